@@ -1,0 +1,41 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv compare test test-slow lint zoo clean
+
+help:  ## Say what the targets do
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
+
+compare: $(INSTALLED)  ## Decode held-out text with every drafter; print the table, write records and pictures
+	$(BIN)/python -m experiments.compare
+
+test: $(INSTALLED)  ## Run the tests that take minutes
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED)  ## Run the long statistics, sweeps and trainings
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)  ## Check style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+zoo: $(INSTALLED)  ## Train the embedded models again; resumes where it was interrupted
+	$(BIN)/python -m experiments.make_zoo
+
+clean:  ## Remove .venv and caches; keeps what was trained and measured
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last: an interrupted installation is taken up again, a finished one is left alone.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	@echo "Installing the dependencies, PyTorch among them: minutes the first time."
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@

@@ -1,0 +1,111 @@
+"""Prompt lookup: copy what followed the last tokens when they occurred before (Saxena, 2023).
+
+B rows, N = gamma nodes.
+"""
+
+import torch
+from torch import Tensor
+
+from framework.draft import Draft, Law, Outcome, Shape
+from framework.sampling import Sampling
+from framework.sequences import Sequences
+from framework.target import Target
+
+MATCHES = ("last", "first")
+
+
+class PromptLookup:
+    """Finds the longest suffix of a row that occurred earlier in it, and proposes the tokens that followed there.
+
+    The proposal ends where the committed tokens end, and is empty where no suffix occurred before. Looking up and
+    taking in a token cost a fixed number of dictionary accesses, however long the text is.
+    """
+
+    law = Law.ONE_HOT
+    shape = Shape.CHAIN
+    needs_hidden: tuple[int, ...] = ()
+
+    def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str):
+        """
+        Args:
+            target: not needed; every drafter gets it.
+            max_ngram: longest suffix looked for, in tokens; the first to be tried.
+            min_ngram: shortest one.
+            match: which earlier occurrence to copy from: "last" (most recent) or "first" (oldest).
+
+        Raises:
+            ValueError: a setting outside its range; the message names the yaml key.
+        """
+        for key, size in (("min_ngram", min_ngram), ("max_ngram", max_ngram)):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"drafter.{key} is {size!r}; allowed: a whole number >= 1")
+        if max_ngram < min_ngram:
+            raise ValueError(f"drafter.max_ngram is {max_ngram}; allowed: at least drafter.min_ngram, {min_ngram}")
+        if match not in MATCHES:
+            raise ValueError(f"drafter.match is {match!r}; allowed: {', '.join(MATCHES)}")
+        self._sizes = range(max_ngram, min_ngram - 1, -1)
+        self._keep_first = match == "first"
+        self._texts: list[_IndexedText] = []
+
+    def num_uniforms(self, gamma: int) -> int:
+        """None: its tokens are found, not drawn."""
+        return 0
+
+    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
+        self._texts = [_IndexedText(self._sizes, self._keep_first) for _ in range(sequences.num_rows)]
+
+    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
+        """Copy up to gamma tokens, as many as the luckiest row found; rows with fewer have the rest not valid."""
+        self._catch_up(sequences)
+        found = [text.continuation(gamma) for text in self._texts]
+        device, depth = sequences.tokens.device, max(len(copied) for copied in found)
+        if depth == 0:
+            return Draft.empty(sequences.num_rows, device)  # the target's pass need not read nodes that are not there
+        tokens = torch.tensor([copied + [0] * (depth - len(copied)) for copied in found])
+        valid = torch.arange(depth) < torch.tensor([len(copied) for copied in found]).unsqueeze(1)
+        return Draft.chain(tokens.to(device), self.law, valid=valid.to(device))
+
+    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
+        pass
+
+    def _catch_up(self, sequences: Sequences) -> None:
+        """Take in what was committed since the last look, with one wait for the device."""
+        start = min(len(text.tokens) for text in self._texts)
+        unread = sequences.tokens[:, start : sequences.longest]
+        rows = torch.cat([sequences.lengths.unsqueeze(1), unread], 1).tolist()
+        for text, (length, *tokens) in zip(self._texts, rows, strict=True):
+            for token in tokens[len(text.tokens) - start : length - start]:
+                text.append(token)
+
+
+class _IndexedText:
+    """One row's tokens, and where each n-gram among them was followed by another token."""
+
+    def __init__(self, sizes: range, keep_first: bool):
+        """
+        Args:
+            sizes: n-gram sizes in the order of preference.
+            keep_first: whether the oldest occurrence of an n-gram is remembered, or the latest.
+        """
+        self.tokens: list[int] = []
+        self._sizes = sizes
+        self._keep_first = keep_first
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def append(self, token: int) -> None:
+        """Take in one token. Only now do the n-grams before it have a continuation: a suffix never finds itself."""
+        end = len(self.tokens)
+        for size in self._sizes:
+            # A text shorter than `size` enters whole, and is never found: no later suffix of that size equals it.
+            ngram = tuple(self.tokens[-size:])
+            if not (self._keep_first and ngram in self._after):
+                self._after[ngram] = end
+        self.tokens.append(token)
+
+    def continuation(self, length: int) -> list[int]:
+        """At most `length` tokens that followed the longest suffix known from before."""
+        for size in self._sizes:
+            place = self._after.get(tuple(self.tokens[-size:]))
+            if place is not None:
+                return self.tokens[place : place + length]
+        return []

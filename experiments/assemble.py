@@ -1,0 +1,135 @@
+"""From configuration to objects: the one place that calls Hydra's instantiate."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.measurement import Protocol, Subject
+from framework.drafter import Drafter
+from framework.engine import Engine
+from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.prompts.prompt_set import PromptSet, make_prompts
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.target import Target
+from framework.tracker import Point, Tracker
+from framework.verifiers.verifier import Verifier
+
+ZOO = Path(__file__).parent / "zoo"
+
+
+def register_resolvers() -> None:
+    """Let yaml name the embedded models: ${zoo:target} is the folder of the target."""
+    OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
+
+
+def build(node: DictConfig) -> Any:
+    """Build the object a config node describes; lists and dicts in it arrive as plain Python."""
+    return hydra.utils.instantiate(node, _convert_="all")
+
+
+def build_target(cfg: DictConfig) -> Target:
+    return build(cfg.target)
+
+
+def build_drafter(node: DictConfig, target: Target) -> Drafter:
+    """A drafter's yaml is a partial: its knobs now, its target here."""
+    factory: Callable[..., Drafter] = build(node)
+    return factory(target=target)
+
+
+def build_verifier(cfg: DictConfig) -> Verifier:
+    return build(cfg.verifier)
+
+
+def build_gamma_policy(cfg: DictConfig) -> GammaPolicy:
+    return build(cfg.gamma)
+
+
+def build_sampling(cfg: DictConfig) -> Sampling:
+    return build(cfg.sampling)
+
+
+def build_tracker(cfg: DictConfig) -> Tracker:
+    return build(cfg.tracker)
+
+
+def build_stopping(cfg: DictConfig, target: Target) -> Stopping:
+    eos = target.tokenizer.eos_token_id
+    return Stopping(
+        max_new_tokens=cfg.max_new_tokens,
+        eos_ids=(eos,) if cfg.stop_at_eos and eos is not None else (),
+        stop_strings=tuple(cfg.stop_strings),
+        tokenizer=target.tokenizer,
+    )
+
+
+def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
+    return make_prompts(
+        build(cfg.prompts.source),
+        target.tokenizer,
+        count=cfg.prompts.count,
+        first_tokens=cfg.prompts.first_tokens,
+        max_tokens=target.model.context - cfg.max_new_tokens,
+        too_long=cfg.prompts.too_long,
+        vocabulary_size=target.vocabulary_size,
+    )
+
+
+def build_protocol(cfg: DictConfig, target: Target) -> Protocol:
+    return Protocol(
+        prompt_set=build_prompts(cfg, target),
+        batch_size=cfg.batch_size,
+        stopping=build_stopping(cfg, target),
+        repeats=cfg.repeats,
+        seed=cfg.seed,
+        hugging_face=cfg.hugging_face,
+    )
+
+
+def build_subject(
+    cfg: DictConfig,
+    drafter_name: str,
+    drafter: Drafter,
+    target: Target,
+    sampling: Sampling,
+    *,
+    study: str,
+    folder: Path,
+) -> Subject:
+    """One point to measure: this drafter with the config's verifier and gamma policy."""
+    verifier, gamma_policy = build_verifier(cfg), build_gamma_policy(cfg)
+    choices = HydraConfig.get().runtime.choices
+    settings = {
+        "drafter": drafter_name,
+        "verifier": choices["verifier"],
+        "guarantee": verifier.guarantee.value,
+        "gamma_policy": choices["gamma"],
+        "gamma": gamma_policy.max_gamma,
+        **asdict(sampling),
+        "batch_size": cfg.batch_size,
+        "target": choices["target"],
+        "target_fingerprint": target.fingerprint,
+        "device": target.device.type,
+        "dtype": cfg.target.dtype,
+    }
+    point = Point(
+        folder=folder,
+        name=f"{drafter_name}-T{sampling.temperature:g}-g{gamma_policy.max_gamma}",
+        study=study,
+        settings=settings,
+        config=OmegaConf.to_container(cfg, resolve=True),  # type: ignore[arg-type]
+    )
+    engine = Engine(target=target, drafter=drafter, verifier=verifier, gamma_policy=gamma_policy, sampling=sampling)
+    return Subject(point, engine)
+
+
+def set_threads(cfg: DictConfig) -> None:
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)

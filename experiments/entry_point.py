@@ -1,0 +1,18 @@
+"""What the entry points share: one clear line for wrong input, a loud tail for everything else."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.errors import CompactHydraException, InstantiationException
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn errors that explain themselves into one line and exit code 1; anything else is a bug and keeps its trace."""
+    try:
+        yield
+    except InstantiationException as error:
+        # A constructor's own message says what was given, what is allowed and which key to change.
+        raise CompactHydraException(f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}") from None
+    except (ValueError, OSError, FloatingPointError, ImportError) as error:
+        raise CompactHydraException(f"{type(error).__name__}: {error}") from None

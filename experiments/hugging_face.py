@@ -1,0 +1,47 @@
+"""Hugging Face's own `generate`, behind the same interface: what the yardstick is checked against."""
+
+import torch
+
+from framework.generation import Generation
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.stopwatch import Stopwatch
+from framework.target import Target
+
+
+class HuggingFaceGenerate:
+    """Plain decoding by transformers, on the same model object; one prompt at a time."""
+
+    def __init__(self, *, target: Target, sampling: Sampling):
+        self.target = target
+        self.sampling = sampling
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: list[list[int]], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
+    ) -> Generation:
+        """Decode a batch of one prompt; its seed does not give the yardstick's tokens above temperature 0.
+
+        Raises:
+            ValueError: more than one prompt; ragged batches need padding, which would be another measurement.
+        """
+        if len(prompts) != 1:
+            raise ValueError(f"Hugging Face generate is measured one prompt at a time; got {len(prompts)}")
+        knobs: dict[str, float | bool] = {"do_sample": False}
+        if not self.sampling.greedy:
+            knobs = {
+                "do_sample": True,
+                "temperature": self.sampling.temperature,
+                "top_k": int(self.sampling.top_k),
+                "top_p": self.sampling.top_p,
+            } | ({"min_p": self.sampling.min_p} if self.sampling.min_p else {})
+        tokens = torch.tensor(prompts, device=self.target.device)
+        output = self.target.model.model.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=stopping.max_new_tokens,
+            eos_token_id=list(stopping.eos_ids) or None,
+            pad_token_id=stopping.eos_ids[0] if stopping.eos_ids else 0,
+            **knobs,
+        )
+        return Generation(tokens=[output[0, len(prompts[0]) :].tolist()], finish_reasons=[""])

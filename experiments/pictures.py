@@ -1,0 +1,255 @@
+"""Records of measured points as pictures: speedups, acceptance by position, and where a round's time goes."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from experiments.records import Group, Record, group_records, is_lossy
+
+Row = tuple[str, Record]  # a label and what it stands for
+Panel = tuple[str, list[Row]]  # a group's title and its rows
+
+# Okabe and Ito's colours without yellow, which white paper swallows; then two of Paul Tol's for more drafters.
+DRAFTER_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+# Greys for the models and violets for the loop: told apart by lightness, and not to be taken for drafters.
+STAGE_COLOURS = {
+    "draft": "#6E6E6E",
+    "target": "#CFCFCF",
+    "verify": "#3B2A80",
+    "commit": "#7B68C8",
+    "observe": "#BFB4EA",
+}
+LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
+INK, FAINT = "#333333", "#DDDDDD"
+WIDTH = 10.0  # inches
+FEWEST_TESTED = 20  # a rate of fewer tests says nothing
+
+
+def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Draw every picture that the records have numbers for, one panel per group of comparable points.
+
+    Returns:
+        The files written: speedups.png, alpha_by_position.png and round_time.png at most.
+    """
+    groups = group_records(records)
+    drafters = sorted({_drafter(record) for record in records})
+    colours = {drafter: DRAFTER_COLOURS[index % len(DRAFTER_COLOURS)] for index, drafter in enumerate(drafters)}
+    figures = {
+        "speedups.png": _draw_speedups(groups, colours),
+        "alpha_by_position.png": _draw_alpha_by_position(groups, colours),
+        "round_time.png": _draw_round_time(groups, colours),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in figures.items():
+        if figure is not None:
+            figure.savefig(folder / name, dpi=160, facecolor="white")
+            written.append(folder / name)
+    return written
+
+
+def _draw_speedups(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
+    panels = _panels(groups, lambda record: record["metrics"].get("speedup/measured") is not None)
+    if not panels:
+        return None
+    figure, axes = _rows_figure(panels, "Speedup over plain decoding: measured, and what theory allows", colours)
+    farthest = 1.0
+    for ax, (_, rows) in zip(axes, panels, strict=True):
+        ax.axvline(1, color=INK, linewidth=1, linestyle="--", zorder=1)
+        for y, (_, record) in enumerate(rows):
+            farthest = max(farthest, _draw_speedup(ax, y, record, colours[_drafter(record)]))
+        ax.set_xlabel("speedup (plain decoding = 1)")
+    axes[0].set_xlim(0, 1.06 * farthest)
+    marks = [
+        Line2D([], [], color=INK, marker="o", linewidth=2.5, label="measured, with its spread"),
+        Line2D([], [], color=INK, marker="D", mfc="white", linestyle="", label="attainable: a loop of no cost"),
+        Line2D([], [], color=INK, marker="|", markersize=11, mew=2, linestyle="", label="theorem 3.8"),
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _draw_speedup(ax: Axes, y: float, record: Record, colour: str) -> float:
+    """Draw one point's row; returns the largest value in it."""
+    quantities = ("measured", "attainable", "theorem", "measured_low", "measured_high")
+    metrics = {key: record["metrics"].get(f"speedup/{key}") for key in quantities}
+    known = [value for value in metrics.values() if value is not None]
+    measured = metrics["measured"]
+    ax.plot([min(known), max(known)], [y, y], color=colour, linewidth=1, alpha=0.35, zorder=2)
+    if metrics["theorem"] is not None:
+        ax.plot(metrics["theorem"], y, "|", color=colour, markersize=13, mew=2, zorder=3)
+    if metrics["attainable"] is not None:
+        ax.plot(metrics["attainable"], y, "D", color=colour, mfc="white", markersize=7, mew=1.5, zorder=4)
+    if metrics["measured_low"] is not None and metrics["measured_high"] is not None:
+        ax.plot([metrics["measured_low"], metrics["measured_high"]], [y, y], color=colour, linewidth=2.5, zorder=4)
+    ax.plot(measured, y, "o", color=colour, markersize=8, zorder=5)
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    ax.annotate(
+        f"{measured:.2f}", (measured, y), (0, 7), textcoords="offset points", ha="center",
+        color=INK, fontsize=8, bbox=paper, zorder=3,
+    )  # fmt: skip
+    return max(known)
+
+
+def _draw_alpha_by_position(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
+    panels = _panels(groups, lambda record: bool(_alphas(record)))
+    if not panels:
+        return None
+    across = min(len(panels), 3)
+    down = math.ceil(len(panels) / across)
+    figure = Figure(figsize=(WIDTH, 1.0 + 3.2 * down), layout="constrained")
+    figure.suptitle("Share of tested tokens that were accepted, by position in the draft")
+    grid = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
+    marks: dict[str, Line2D] = {}
+    for ax, (title, rows) in zip(grid, panels, strict=False):
+        for index, (label, record) in enumerate(rows):
+            if label not in marks:
+                marks[label] = Line2D([], [], color=colours[_drafter(record)], marker="o", label=label)
+                drawn = sum(mark.get_color() == marks[label].get_color() for mark in marks.values())
+                marks[label].set_linestyle(LINE_STYLES[(drawn - 1) % len(LINE_STYLES)])
+            aside = 0.3 * ((index + 0.5) / len(rows) - 0.5)  # so that intervals do not hide one another
+            _draw_alphas(ax, record, aside, marks[label])
+        ax.set(title=title, ylim=(0, 1), xlabel="position in the draft")
+        ax.title.set_fontsize(10)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _clear_frame(ax, "y")
+    for ax in grid[len(panels) :]:
+        ax.set_visible(False)
+    grid[0].set_ylabel("accepted ÷ tested, 95% interval")
+    mean = Line2D([], [], color=INK, linewidth=1, linestyle=(0, (1, 3)), label="α overlap, all positions")
+    figure.legend(
+        handles=[*marks.values(), mean],
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        handlelength=3.5,
+    )
+    return figure
+
+
+def _draw_alphas(ax: Axes, record: Record, aside: float, mark: Line2D) -> None:
+    colour = mark.get_color()
+    positions, alphas, lows, highs = zip(*_alphas(record), strict=True)
+    at = [position + aside for position in positions]
+    ax.vlines(at, lows, highs, color=colour, linewidth=1.2, alpha=0.6)
+    ax.plot(at, alphas, color=colour, linestyle=mark.get_linestyle(), marker="o", markersize=5)
+    if (overlap := record["metrics"].get("alpha/overlap")) is not None:
+        ax.axhline(overlap, color=colour, linewidth=1, linestyle=(0, (1, 3)))
+
+
+def _alphas(record: Record) -> list[tuple[int, float, float, float]]:
+    """Draft position, alpha there, and its interval, for as long as enough was tested to say anything."""
+    rounds = record.get("counts", {}).get("rounds_by_offered_and_accepted", [])
+    found = []
+    for position in range(1, len(rounds)):
+        # Tested here: offered a token at this position, and all before it accepted.
+        tested = sum(sum(accepted_counts[position - 1 :]) for accepted_counts in rounds[position:])
+        accepted = sum(sum(accepted_counts[position:]) for accepted_counts in rounds[position:])
+        if tested < FEWEST_TESTED:
+            break
+        found.append((position, accepted / tested, *_interval(accepted, tested)))
+    return found
+
+
+def _interval(accepted: float, tested: float) -> tuple[float, float]:
+    """95% interval of a share (Wilson, 1927), which stays within 0 and 1."""
+    share, z = accepted / tested, 1.96
+    middle = (share + z**2 / (2 * tested)) / (1 + z**2 / tested)
+    half = z / (1 + z**2 / tested) * math.sqrt(share * (1 - share) / tested + z**2 / (4 * tested**2))
+    return middle - half, middle + half
+
+
+def _draw_round_time(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
+    panels = _panels(groups, lambda record: bool(_stages(record)))
+    if not panels:
+        return None
+    figure, axes = _rows_figure(panels, "Where the time of a round goes", colours)
+    longest = max(sum(_stages(record).values()) for _, rows in panels for _, record in rows)
+    for ax, (_, rows) in zip(axes, panels, strict=True):
+        for y, (_, record) in enumerate(rows):
+            _draw_round(ax, y, record, longest)
+        ax.set_xlabel("milliseconds per round")
+    axes[0].set_xlim(0, longest * 1.6)
+    seen = {stage for _, rows in panels for _, record in rows for stage in _stages(record)}
+    marks: list[Artist] = [Patch(color=STAGE_COLOURS[stage], label=stage) for stage in STAGE_COLOURS if stage in seen]
+    marks.append(
+        Line2D([], [], color=INK, marker="|", markersize=14, linestyle="", label="one token of plain decoding")
+    )
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
+    left = 0.0
+    for stage, milliseconds in _stages(record).items():
+        ax.barh(y, milliseconds, left=left, height=0.6, color=STAGE_COLOURS[stage], edgecolor="white", linewidth=0.5)
+        if milliseconds > 0.12 * longest:
+            ink = INK if stage in ("target", "observe") else "white"
+            ax.text(left + 0.02 * longest, y, f"{milliseconds:.1f}", va="center", color=ink, fontsize=8)
+        left += milliseconds
+    tau = record["metrics"].get("tau")
+    told = f"{left:.1f} ms" if tau is None else f"{left:.1f} ms → {tau:.2f} tokens"
+    ax.annotate(told, (left, y), (5, 0), textcoords="offset points", va="center", color=INK, fontsize=8)
+    plain = record["metrics"].get("yardstick_ms_per_token")
+    if plain is not None and record["point"].get("batch_size", 1) == 1:  # a round of a batch is not one row's
+        ax.plot([plain, plain], [y - 0.4, y + 0.4], color=INK, linewidth=1.2)
+
+
+def _stages(record: Record) -> dict[str, float]:
+    """Milliseconds per round of the stages that were measured, in the order of a round."""
+    stages = record.get("stages_ms_per_round") or {}
+    return {stage: stages[stage] for stage in STAGE_COLOURS if stages.get(stage) is not None}
+
+
+def _panels(groups: Iterable[Group], drawable: Callable[[Record], bool]) -> list[Panel]:
+    """The groups' drawable rows; a group without any has no panel."""
+    panels = []
+    for group in groups:
+        rows = [row for row in zip(group.labels, group.records, strict=True) if drawable(row[1])]
+        if rows:
+            panels.append((group.title, rows))
+    return panels
+
+
+def _drafter(record: Record) -> str:
+    return str(record["point"].get("drafter"))
+
+
+def _rows_figure(panels: Sequence[Panel], title: str, colours: dict[str, str]) -> tuple[Figure, list[Axes]]:
+    """Panels of named rows that share an axis, side by side as long as the names leave room."""
+    longest_name = max(len(label) for _, rows in panels for label, _ in rows)
+    across = 2 if len(panels) > 1 and longest_name <= 26 else 1
+    down = math.ceil(len(panels) / across)
+    heights = [max(len(rows) for _, rows in panels[line * across : (line + 1) * across]) for line in range(down)]
+    figure = Figure(figsize=(WIDTH, 0.8 + sum(0.85 + 0.36 * height for height in heights)), layout="constrained")
+    figure.suptitle(title)
+    grid = figure.subplots(down, across, sharex=True, squeeze=False, height_ratios=[height + 0.4 for height in heights])
+    axes = list(grid.flat)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    for ax, (name, rows) in zip(axes, panels, strict=False):
+        ax.set_title(name, fontsize=10)
+        ax.set_yticks(range(len(rows)), [f"{label} (≠ lossy)" if is_lossy(record) else label for label, record in rows])
+        for tick, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
+            tick.set_color(colours[_drafter(record)])
+        ax.set_ylim(len(rows) - 0.4, -0.6)
+        ax.tick_params(labelbottom=True)
+        _clear_frame(ax, "x")
+    return figure, axes[: len(panels)]
+
+
+def _clear_frame(ax: Axes, measured: str) -> None:
+    """Leave what is needed to read values off the measured axis, "x" or "y"."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="x" if measured == "x" else "y", color=FAINT, linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.tick_params(length=0)

@@ -1,0 +1,59 @@
+"""Show records: in W&B or another tracker, in the terminal, as pictures."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.pictures import draw_pictures
+from experiments.records import Record
+from experiments.report import comparison_table, markdown_table
+from framework.tracker import Point, Tracker, tracked
+
+
+def mirror(records: Sequence[Record], points: Sequence[Point], tracker: Tracker) -> None:
+    """Replay finished records to a tracker: nothing of it runs while anything is timed.
+
+    The files on disk are complete by then; a tracker that fails costs a warning, not a measurement.
+    """
+    console = Console(stderr=True)
+    for record, point in zip(records, points, strict=True):
+        try:
+            with tracked(tracker, point):
+                for row in record["prompts"]:
+                    tracker.log_prompt(row)
+                tracker.finish(record)
+        except Exception as error:
+            console.print(f"[yellow]{type(tracker).__name__} did not take {point.name}: {error}[/yellow]")
+
+
+def print_report(records: Sequence[Record], folder: Path) -> None:
+    """Print the comparison, save it beside the records, and say where everything is."""
+    console, folder = Console(), _relative(folder)
+    if not records:
+        console.print("There is no record to show.")
+        return
+    console.print(comparison_table(records, width=console.width))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
+    pictures = draw_pictures(records, folder)
+    console.print()
+    console.print(f"Records, table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
+    if (folder / "wandb").exists():
+        console.print(
+            f"Offline W&B runs: {folder}/wandb  (send them with: wandb sync {folder}/wandb/offline-run-*)",
+            soft_wrap=True,
+        )
+    console.print(
+        "Next: python -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
+        "      python -m experiments.measure -m study=gamma                  (a sweep)\n"
+        f"      python -m experiments.compare records={folder}   (this table again)",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _relative(folder: Path) -> Path:
+    """The folder as a person would type it from here."""
+    return Path(os.path.relpath(folder))

@@ -1,0 +1,96 @@
+"""Records of measured points: read from disk, and grouped into what may be compared."""
+
+import json
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from framework.tracker import ERROR_FILE, RECORD_FILE
+
+Record = dict[str, Any]
+
+# What differs between the rows of one group. Any other setting of a point opens another group.
+ROW_SETTINGS = ("drafter", "verifier", "guarantee", "gamma_policy", "gamma")
+
+
+def load_records(folder: Path) -> list[Record]:
+    """Read every record.json below a folder, in the order of their paths.
+
+    A file that is not a record, and a point that failed, are told by path as a RuntimeWarning and left out.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder} to read records from")
+    records = []
+    for path in sorted(folder.rglob(RECORD_FILE)):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+            if not all(isinstance(record[key], dict) for key in ("point", "metrics")):
+                raise TypeError("point and metrics must be objects")
+            records.append(record)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{path} is not a record ({type(error).__name__}: {error})", RuntimeWarning, stacklevel=2)
+    for path in sorted(folder.rglob(ERROR_FILE)):
+        warnings.warn(f"a point failed and is not in the table: {path}", RuntimeWarning, stacklevel=2)
+    return records
+
+
+def is_lossy(record: Record) -> bool:
+    """Whether the output may leave the target's law; a greedy-exact rule promises nothing above temperature 0."""
+    guarantee = record["point"].get("guarantee")
+    return guarantee == "lossy" or (guarantee == "greedy-exact" and bool(record["point"].get("temperature")))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points that differ in drafter, verifier or gamma only, the fastest first."""
+
+    title: str
+    records: list[Record]
+    labels: list[str]  # one per record, each different; what one means is the same in all groups
+
+
+def group_records(records: Iterable[Record]) -> list[Group]:
+    """Split records by temperature, then by every other setting that is no row's own."""
+    by_settings: dict[str, list[Record]] = {}
+    for record in records:
+        settings = {key: value for key, value in record["point"].items() if key not in ROW_SETTINGS}
+        by_settings.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
+    points = [record["point"] for group in by_settings.values() for record in group]
+    names = dict.fromkeys(key for point in points for key in point if key not in (*ROW_SETTINGS, "temperature"))
+    varying = [name for name in names if len({json.dumps(point.get(name)) for point in points}) > 1]
+    groups = []
+    for members in by_settings.values():
+        members = sorted(members, key=lambda record: -_or(record["metrics"].get("speedup/measured"), -math.inf))
+        point = members[0]["point"]
+        temperature = f"T = {_or(point.get('temperature'), 0):g}"
+        title = ", ".join([temperature, *(f"{name} {point.get(name)}" for name in varying)])
+        groups.append(Group(title=title, records=members, labels=_labels(members, points)))
+    return sorted(groups, key=lambda group: (_or(group.records[0]["point"].get("temperature"), 0), group.title))
+
+
+def _labels(records: Sequence[Record], points: Sequence[dict[str, Any]]) -> list[str]:
+    """The drafter's name, and what else tells its points apart, be they in another group."""
+    labels = []
+    for record in records:
+        own = record["point"]
+        rivals = [point for point in points if point.get("drafter") == own.get("drafter")]
+        told = [
+            f"γ={own.get(key)}" if key == "gamma" else str(own.get(key))
+            for key in ("verifier", "gamma_policy", "gamma")
+            if len({rival.get(key) for rival in rivals}) > 1
+        ]
+        labels.append(" ".join([str(own.get("drafter")), *told]))
+    return [
+        label if labels.count(label) == 1 else str(record.get("name", label))
+        for label, record in zip(labels, records, strict=True)
+    ]
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

@@ -1,0 +1,239 @@
+"""Records of measured points as a comparison table, for a terminal and as Markdown."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.records import ROW_SETTINGS, Group, Record, group_records, is_lossy
+
+MISSING = "–"
+LOSSY = "≠ LOSSY"
+ALARM = "‼"
+STEADY = 1.3  # repeats whose speedups differ by more than this factor were disturbed
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity: its heading, how a record's cell is written, and when it gives way on a narrow terminal."""
+
+    heading: str
+    cell: Callable[[Record], str]
+    expendable: int = 0  # 0 always stays; the largest goes first
+
+
+def _metric(key: str, digits: int) -> Callable[[Record], str]:
+    return lambda record: _number(record["metrics"].get(key), digits)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def _guarantee(record: Record) -> str:
+    return LOSSY if is_lossy(record) else str(record["point"].get("guarantee", MISSING))
+
+
+def _gamma(record: Record) -> str:
+    gamma, policy = record["point"].get("gamma"), record["point"].get("gamma_policy")
+    shown = MISSING if gamma is None else str(gamma)
+    return shown if policy in (None, "fixed") else f"≤{shown} {policy}"
+
+
+def _alpha_fails(record: Record) -> bool:
+    return record["metrics"].get("alpha/check") is False
+
+
+def _empirical(record: Record) -> str:
+    shown = _number(record["metrics"].get("alpha/empirical"), 3)
+    return f"{ALARM} {shown}" if _alpha_fails(record) else shown
+
+
+def _repeats(record: Record) -> tuple[float | None, float | None]:
+    """The slowest and the fastest repeat's speedup."""
+    return record["metrics"].get("speedup/measured_low"), record["metrics"].get("speedup/measured_high")
+
+
+def _unsteady(record: Record) -> bool:
+    low, high = _repeats(record)
+    return low is not None and high is not None and high > STEADY * low
+
+
+def _spread(record: Record) -> str:
+    low, high = _repeats(record)
+    shown = MISSING if low is None or high is None else f"{low:.2f}–{high:.2f}"
+    return f"{ALARM} {shown}" if _unsteady(record) else shown
+
+
+def _beyond_attainable(record: Record) -> bool:
+    efficiency = record["metrics"].get("efficiency")
+    return efficiency is not None and efficiency > 1
+
+
+def _efficiency(record: Record) -> str:
+    efficiency = record["metrics"].get("efficiency")
+    shown = MISSING if efficiency is None else f"{efficiency:.0%}"
+    return f"{ALARM} {shown}" if _beyond_attainable(record) else shown
+
+
+def _unequal_to(record: Record) -> list[str]:
+    named = {"tokens_equal_yardstick": "the yardstick", "tokens_equal_hf": "HF generate"}
+    return [name for key, name in named.items() if record["metrics"].get(key) is False]
+
+
+def _tokens_equal(record: Record) -> str:
+    if _unequal_to(record):
+        return f"{ALARM} NO"
+    return "yes" if record["metrics"].get("tokens_equal_yardstick") else MISSING
+
+
+VERIFIER = Column("verifier", lambda record: str(record["point"].get("verifier", MISSING)))
+GUARANTEE = Column("guaran-\ntee", _guarantee)
+MEASURED = Column("measured\nspeedup", _metric("speedup/measured", 2))
+MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
+COLUMNS = (
+    Column("γ", _gamma),
+    GUARANTEE,
+    Column("α\noverlap", _metric("alpha/overlap", 3)),
+    Column("α em-\npirical", _empirical, 5),
+    Column("τ", _metric("tau", 2)),
+    Column("τ by\nEq. 1", _metric("tau/eq1", 2), 7),
+    Column("c", _metric("c", 3), 6),
+    Column("theorem\n3.8", _metric("speedup/theorem", 2), 3),
+    Column("attain-\nable", _metric("speedup/attainable", 2), 2),
+    MEASURED,
+    Column("spread", _spread, 4),
+    Column("end to\nend", _metric("speedup/end_to_end", 2), 8),
+    Column("effi-\nciency", _efficiency, 1),
+    MS_PER_TOKEN,
+    Column("tokens\nequal", _tokens_equal),
+)
+
+
+def _columns(records: Sequence[Record]) -> list[Column]:
+    """Every column worth showing: the verifier is one only where it differs."""
+    verifiers = {record["point"].get("verifier") for record in records}
+    return [VERIFIER, *COLUMNS] if len(verifiers) > 1 else list(COLUMNS)
+
+
+def _baselines(group: Group) -> list[tuple[str, dict[Column, str]]]:
+    """The rows that end a group: plain decoding and Hugging Face generate, median over the group's points."""
+    yardstick = _median(group, "yardstick_ms_per_token")
+    rows = []
+    for label, key in (("yardstick", "yardstick_ms_per_token"), ("HF generate", "hf_generate_ms_per_token")):
+        milliseconds = _median(group, key)
+        if milliseconds is not None:
+            speed = _number(yardstick / milliseconds if yardstick else None, 2)
+            rows.append((label, {MEASURED: speed, MS_PER_TOKEN: _number(milliseconds, 2)}))
+    return rows
+
+
+def _median(group: Group, key: str) -> float | None:
+    values = [record["metrics"][key] for record in group.records if record["metrics"].get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def table_notes(records: Sequence[Record]) -> list[str]:
+    """What a reader of the table must know: first everything that is wrong with it, then what the words mean."""
+
+    def named(fails: Callable[[Record], Any]) -> str:
+        return ", ".join(str(record.get("name")) for record in records if fails(record))
+
+    notes = []
+    if names := named(_alpha_fails):
+        notes.append(f"{ALARM} α CHECK FAILED: accepted tokens are more than 4σ from what the laws say: {names}")
+    for record in records:
+        if others := _unequal_to(record):
+            notes.append(f"{ALARM} TOKENS DIFFER at temperature 0: {record.get('name')} from {' and '.join(others)}")
+    if names := named(_beyond_attainable):
+        notes.append(f"{ALARM} FASTER THAN ATTAINABLE, so something was measured wrongly: {names}")
+    if names := named(_unsteady):
+        notes.append(f"{ALARM} UNSTEADY: repeats differ by more than {STEADY - 1:.0%}, the machine was busy: {names}")
+    if any(is_lossy(record) for record in records):
+        notes.append(f"{LOSSY}: the output does not follow the target's own law; its speed is not comparable alone.")
+    notes.append(
+        "Speedups are against the yardstick (plain decoding, same prompts, interleaved), with their spread. "
+        "α: over tested tokens. τ: tokens per target pass, beside what Eq. 1 makes of α. c: a draft step in target "
+        "steps. attainable: τ ÷ (d + v), a loop of no cost. efficiency: measured ÷ attainable."
+    )
+    return notes
+
+
+def comparison_table(records: Sequence[Record], width: int = 120) -> Table:
+    """One row per point, grouped by temperature, fastest first, plain decoding last.
+
+    Args:
+        records: what load_records returns; a metric that is missing or None shows as a dash.
+        width: characters in a line of the terminal; where the table does not fit, it gives up columns.
+    """
+    columns = _columns(records)
+    table = _table(records, columns)
+    measure = Console(width=10_000).measure
+    while measure(table).maximum > width and any(column.expendable for column in columns):
+        columns.remove(max(columns, key=lambda column: column.expendable))
+        table = _table(records, columns)
+    notes = Text("\n" + "\n".join(table_notes(records)), style="dim", justify="left")
+    notes.highlight_regex(rf"(?m)^{ALARM}.*$", "not dim bold red")
+    table.caption = notes
+    return table
+
+
+def _table(records: Sequence[Record], columns: Sequence[Column]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
+    table.add_column("drafter", overflow="fold", min_width=12)
+    for column in columns:
+        if column is VERIFIER:
+            table.add_column(column.heading, overflow="fold", min_width=12)
+        else:
+            table.add_column(column.heading, justify="left" if column is GUARANTEE else "right", no_wrap=True)
+    for group in group_records(records):
+        table.add_row(Text(group.title, style="bold"))
+        for name, record in zip(_row_names(group), group.records, strict=True):
+            table.add_row(name, *(_styled(column, record) for column in columns))
+        for name, cells in _baselines(group):
+            table.add_row(name, *(cells.get(column, "") for column in columns), style="dim")
+        table.add_section()
+    return table
+
+
+def _row_names(group: Group) -> list[str]:
+    """The drafter's name where verifier and gamma, which have columns, tell its points apart; else the full label."""
+    rows = [tuple(record["point"].get(key) for key in ROW_SETTINGS) for record in group.records]
+    return [
+        str(record["point"].get("drafter")) if rows.count(row) == 1 else label
+        for row, record, label in zip(rows, group.records, group.labels, strict=True)
+    ]
+
+
+def _styled(column: Column, record: Record) -> Text:
+    cell = column.cell(record)
+    style = ""
+    if ALARM in cell:
+        style = "bold red"
+    elif cell == LOSSY:
+        style = "bold yellow"
+    elif column is MEASURED and (record["metrics"].get("speedup/measured_low") or 0) > 1:
+        style = "bold green"
+    return Text(cell, style=style)
+
+
+def markdown_table(records: Sequence[Record]) -> str:
+    """The same with every column as GitHub Markdown: one table per group, the notes below."""
+    columns = _columns(records)
+    headings = [column.heading.replace("-\n", "").replace("\n", " ") for column in columns]
+    rule = ["---", *(":--" if column in (VERIFIER, GUARANTEE) else "--:" for column in columns)]
+    parts = []
+    for group in group_records(records):
+        rows = [["drafter", *headings], rule]
+        for name, record in zip(_row_names(group), group.records, strict=True):
+            rows.append([name, *(column.cell(record) for column in columns)])
+        for name, cells in _baselines(group):
+            rows.append([name, *(cells.get(column, "") for column in columns)])
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        parts.append("\n".join([f"**{group.title}**", "", *lines]))
+    return "\n\n".join([*parts, *table_notes(records)]) + "\n"

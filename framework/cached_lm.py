@@ -1,0 +1,238 @@
+"""CachedLM: a Hugging Face decoder whose rows advance and roll back separately. Serves target and drafter alike.
+
+Slot = position: row b's token at position t lives in cache slot t. A query at position t sees the slots up to t, so
+rolling back is only a smaller start at the next pass: stale slots are never seen before they are overwritten.
+"""
+
+import torch
+from torch import Tensor
+from transformers import Cache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from framework.sequences import Sequences
+
+# Logits of more fed tokens than this are computed only where they are asked for.
+FEW_TOKENS = 16
+
+
+class CachedLM:
+    """A causal language model with one cache slot per row and position.
+
+    Attributes:
+        model: the Hugging Face model, in evaluation mode; never edited.
+        vocabulary_size: width of the logits handed out. Rows of the output layer beyond it are padding and cut off;
+            missing ones are filled with -inf.
+        context: most positions a row may have.
+        cached: [B] int64: slots of each row that hold committed tokens.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, vocabulary_size: int, context: int | None = None):
+        """
+        Raises:
+            ValueError: the model cannot be served exactly; the message gives the reason.
+        """
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if context is None and limit is None:
+            raise ValueError(f"{_name(model)} does not say how long its context is; set target.context")
+        if context is not None and (context < 1 or (limit is not None and context > limit)):
+            raise ValueError(f"target.context is {context}; {_name(model)} allows 1 to {limit}")
+        self.model = model.eval()
+        self.vocabulary_size = vocabulary_size
+        self.context: int = context or limit
+        self.cached = torch.zeros(0, dtype=torch.int64)
+        reason = refusal(model, self.context)
+        if reason:
+            raise ValueError(f"{_name(model)} cannot be served: {reason}")
+        self._slots = _Slots()
+        self._cache = Cache(layers=[_SlotLayer(self._slots) for _ in range(model.config.num_hidden_layers)])
+        self._probe()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def begin(self, num_rows: int, capacity: int) -> None:
+        """Forget all rows and make room for num_rows of `capacity` slots each: committed tokens, a draft, and one more."""
+        self._slots.num_rows, self._slots.capacity = num_rows, capacity
+        self._slot_ids = torch.arange(capacity, device=self.device)
+        self._row_offsets = torch.arange(num_rows, device=self.device).unsqueeze(1) * capacity
+        self.cached = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
+
+    def forward(self, tokens: Tensor, start: Tensor | None, *, visible: int, keep: Tensor | None = None) -> Tensor:
+        """Read tokens at the positions from start[b] on, writing their slots.
+
+        Args:
+            tokens: [B, M] int64.
+            start: [B] int64 position of tokens[:, 0]; None is the beginning of every row.
+            visible: how many slots the row that sees most may see, known to the host: the largest position among the
+                tokens that matter, plus 1 (M where start is None). What lies behind it is neither seen nor needed.
+            keep: [B] int64 index in 0..M-1 of the one token per row whose logits are wanted; None keeps all.
+
+        Returns:
+            [B, M, V] logits (or [B, 1, V] with keep): row j scores the token after tokens[:, j].
+        """
+        num_tokens = tokens.shape[1]
+        positions = self._slot_ids[:num_tokens].expand(len(tokens), -1)
+        if start is not None:
+            # Rows that need fewer tokens than M run past their end: into the last slot, not into the next row.
+            positions = (start.unsqueeze(1) + positions).clamp_(max=self._slots.capacity - 1)
+        visible = min(visible, self._slots.capacity)
+        self._slots.writes = (self._row_offsets + positions).flatten()
+        self._slots.visible, self._slots.num_tokens = visible, num_tokens
+        kept = torch.unique(keep) if keep is not None and num_tokens > FEW_TOKENS else None
+        mask = self._mask(start, positions, visible)
+        # Inference mode saves a twentieth of the pass; the copy is an ordinary tensor again, fit to be trained on.
+        with torch.inference_mode():
+            logits = self.model(
+                input_ids=tokens,
+                attention_mask=mask,
+                # Tokens past the context belong to no committed row; they only must not index out of the table.
+                position_ids=positions.clamp(max=self.context - 1),
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=0 if kept is None else kept,
+            ).logits
+        logits = self._to_vocabulary(logits).clone()
+        if keep is not None:
+            index = keep if kept is None else torch.searchsorted(kept, keep)
+            logits = logits[torch.arange(len(keep), device=keep.device), index].unsqueeze(1)
+        return logits
+
+    def catch_up(self, sequences: Sequences) -> Tensor:
+        """Read every committed token that is not cached yet, pending always included.
+
+        Returns:
+            [B, V] logits of what follows pending.
+        """
+        start = torch.minimum(self.cached, sequences.lengths - 1)
+        num_tokens = int((sequences.lengths - start).max())
+        index = (start.unsqueeze(1) + self._slot_ids[:num_tokens]).clamp_(max=sequences.tokens.shape[1] - 1)
+        logits = self.forward(
+            sequences.tokens.gather(1, index),
+            start,
+            visible=sequences.longest,
+            keep=sequences.lengths - 1 - start,
+        )
+        self.cached = sequences.lengths
+        return logits[:, 0]
+
+    def _mask(self, start: Tensor | None, positions: Tensor, visible: int) -> Tensor | None:
+        """[B, 1, M, visible]: 0 on slots up to a token's position, the lowest number behind it."""
+        if start is None or positions.numel() == 1:
+            return None  # plainly causal, or one token that sees all there is: without a mask attention is faster
+        behind = (self._slot_ids[:visible] > positions.unsqueeze(2)).unsqueeze(1)
+        # Additive, because eager attention is silently wrong with a bool mask and sdpa converts one in every layer.
+        dtype = self.model.dtype
+        mask = torch.zeros(behind.shape, dtype=dtype, device=behind.device)
+        return mask.masked_fill_(behind, torch.finfo(dtype).min)
+
+    def _to_vocabulary(self, logits: Tensor) -> Tensor:
+        missing = self.vocabulary_size - logits.shape[-1]
+        if missing > 0:
+            return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return logits[..., : self.vocabulary_size]
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        """Compare a ragged, rolled-back cache with uncached passes: catches what no config says, ALiBi for example.
+
+        Raises:
+            ValueError: they differ.
+        """
+        random = torch.Generator().manual_seed(0)
+        most = min(self.vocabulary_size, self.model.config.get_text_config().vocab_size)
+        tokens = torch.randint(0, most, (2, 8), generator=random).to(self.device)
+        begins = torch.tensor([5, 2], device=self.device)
+        if self.context < tokens.shape[1]:
+            return
+        self.begin(2, 8)
+        self.forward(tokens.flip(1), None, visible=8)  # what is to be rolled back
+        self.forward(tokens[:, :5], None, visible=5)
+        continued = torch.stack([tokens[0, 5:8], tokens[1, 2:5]])
+        cached = self.forward(continued, begins, visible=8)
+        for row in range(2):
+            end = int(begins[row]) + 3
+            uncached = self._to_vocabulary(self.model(input_ids=tokens[row : row + 1, :end], use_cache=False).logits)
+            expected = uncached[0, -3:].float()
+            expected, got = expected[expected.isfinite()], cached[row][expected.isfinite()].float()
+            error = (expected - got).abs().max() / (1 + expected.abs().max())
+            if error > (1e-4 if self.model.dtype in (torch.float32, torch.float64) else 5e-2):
+                raise ValueError(
+                    f"{_name(self.model)} cannot be served: its logits after a roll-back differ from uncached ones by "
+                    f"{error:.1e} of their size; it probably takes positions from cache slots"
+                )
+
+
+def refusal(model: PreTrainedModel, context: int) -> str | None:
+    """Why a model's cache cannot be rolled back exactly within `context` positions, or None."""
+    config: PretrainedConfig = model.config
+    if config.is_encoder_decoder:
+        return "encoder-decoder models are not supported; give a decoder-only model"
+    if getattr(model, "_is_stateful", False):
+        return "it keeps a recurrent state, which cannot be rolled back"
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if other := kinds - {"full_attention", "sliding_attention"}:
+        return f"its layers of type {', '.join(sorted(other))} cannot be rolled back"
+    window = getattr(config, "sliding_window", None)
+    slides = "sliding_attention" in kinds or (getattr(config, "layer_types", None) is None and window is not None)
+    if slides and window is not None and window < context:
+        return f"its sliding window of {window} is smaller than the context of {context}; set target.context={window}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings")
+    if rope.get("rope_type") in ("dynamic", "longrope") and original is not None and original < context:
+        return f"its {rope['rope_type']} rotary positions change with the length; set target.context={original}"
+    if config._attn_implementation not in ("sdpa", "eager"):
+        return f"target.attention is {config._attn_implementation!r}; allowed: sdpa, eager"
+    return None
+
+
+def _name(model: PreTrainedModel) -> str:
+    return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"
+
+
+class _Slots:
+    """Where the pass under way writes and how far it sees; shared by all layers."""
+
+    num_rows: int
+    capacity: int
+    num_tokens: int
+    visible: int
+    writes: Tensor  # [B * M] int64 into rows and slots laid end to end
+
+
+class _SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer, [B, capacity, heads, dim]: a slot is one contiguous row to copy into."""
+
+    def __init__(self, slots: _Slots):
+        super().__init__()
+        self.slots = slots
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        rows, capacity = self.slots.num_rows, self.slots.capacity
+        # Zeros, because a masked NaN is still a NaN.
+        self.keys, self.values = (
+            torch.zeros(rows, capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
+            for s in (key_states, value_states)
+        )
+        self._flat_keys, self._flat_values = self.keys.flatten(0, 1), self.values.flatten(0, 1)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        slots = self.slots
+        if self.keys is None or self.keys.shape[:2] != (slots.num_rows, slots.capacity):
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        self._flat_keys.index_copy_(0, slots.writes, key_states.transpose(1, 2).flatten(0, 1))
+        self._flat_values.index_copy_(0, slots.writes, value_states.transpose(1, 2).flatten(0, 1))
+        return self.keys[:, : slots.visible].transpose(1, 2), self.values[:, : slots.visible].transpose(1, 2)
+
+    # Asked only when a pass comes without a mask: a single token of a single row, or rows from their beginning.
+    def get_seq_length(self) -> int:
+        return self.slots.visible - self.slots.num_tokens
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.slots.visible, 0
+
+    def get_max_length(self) -> int:
+        return self.slots.capacity

@@ -1,0 +1,49 @@
+"""The Drafter protocol: what a class must offer to be plugged into the loop."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from framework.draft import Draft, Law, Outcome, Shape
+from framework.sampling import Sampling
+from framework.sequences import Sequences
+
+
+class Drafter(Protocol):
+    """Proposes tokens cheaply. Built by a factory that gets `target: Target` and the knobs of its yaml.
+
+    A generation calls begin, then (propose, observe) once per round, and begin again for the next batch. The
+    drafter owns whatever state it keeps between rounds, its rollback included; it reads `sequences` and never
+    writes them.
+    """
+
+    law: Law
+    """How its tokens are drawn. At temperature 0 a drawn token is a chosen one, and drafts may say ONE_HOT."""
+
+    shape: Shape
+
+    needs_hidden: tuple[int, ...]
+    """Layers of the target whose hidden states `observe` must receive; usually ()."""
+
+    def num_uniforms(self, gamma: int) -> int:
+        """Random numbers per row that `propose` may use for a draft of depth gamma."""
+        ...
+
+    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
+        """Called after prefill, when the first token is pending. Forget earlier sequences, not what was learnt."""
+        ...
+
+    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
+        """Draft at most gamma >= 1 tokens deep after pending. Called once per round, before the target's pass.
+
+        Args:
+            sequences: committed tokens; rows that are not active may be drafted for, to no effect.
+            gamma: largest depth.
+            uniforms: [B, num_uniforms(gamma)] float64 in [0, 1), fresh this round. The same sequences and uniforms
+                give the same draft.
+        """
+        ...
+
+    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
+        """Called after every round's commit, proposed or not. `outcome` is lent until this returns."""
+        ...

@@ -1,0 +1,151 @@
+"""The loop: propose, one target pass, verify, commit, observe. The same for every drafter and acceptance rule."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from framework.draft import Draft, Outcome, TargetRows
+from framework.drafter import Drafter
+from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.generation import Generation
+from framework.prefill import prefill
+from framework.sampling import Sampling, draw
+from framework.sequences import Sequences
+from framework.stopping import Finisher, Stopping
+from framework.stopwatch import Stopwatch
+from framework.tally import Tally
+from framework.target import Target
+from framework.uniforms import Uniforms
+from framework.verifiers.verifier import Verifier
+
+
+@dataclass
+class Decoding:
+    """A generation under way: what the rounds read and write."""
+
+    sequences: Sequences
+    finisher: Finisher
+    uniforms: Uniforms
+    tally: Tally
+    stopwatch: Stopwatch
+
+
+class Engine:
+    """Speculative decoding (Leviathan et al., 2023) for any drafter, verifier and gamma policy."""
+
+    def __init__(
+        self, *, target: Target, drafter: Drafter, verifier: Verifier, gamma_policy: GammaPolicy, sampling: Sampling
+    ):
+        """
+        Raises:
+            ValueError: the verifier cannot verify this drafter's drafts.
+        """
+        verifier.check(drafter.law, drafter.shape)
+        self.target = target
+        self.drafter = drafter
+        self.verifier = verifier
+        self.gamma_policy = gamma_policy
+        self.sampling = sampling
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: list[list[int]],
+        *,
+        stopping: Stopping,
+        seeds: list[int],
+        detailed: bool = False,
+        stopwatch: Stopwatch | None = None,
+    ) -> Generation:
+        """Decode a batch of prompts.
+
+        Args:
+            prompts: token ids per row, none empty, each within the model's context.
+            stopping: what ends a row.
+            seeds: one per row; with a fixed gamma a row's tokens depend on its prompt and its seed only.
+            detailed: whether the tally sums overlaps; costs time, so not in timed runs.
+            stopwatch: gets the stages prefill, begin, draft, target, verify and observe.
+
+        Raises:
+            ValueError: a prompt cannot be decoded.
+            FloatingPointError: a law is not finite: NaN logits, or q = 0 for a drafted token.
+        """
+        stopwatch = stopwatch or Stopwatch(self.target.device)
+        decoding = self.begin(prompts, stopping=stopping, seeds=seeds, detailed=detailed, stopwatch=stopwatch)
+        while decoding.finisher.most_remaining:
+            self.round(decoding)
+        finisher = decoding.finisher
+        return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons, tally=decoding.tally)
+
+    def begin(
+        self, prompts: list[list[int]], *, stopping: Stopping, seeds: list[int], detailed: bool, stopwatch: Stopwatch
+    ) -> Decoding:
+        """Read the prompts and commit a first token: a round that proposed nothing."""
+        device, max_gamma = self.target.device, self.gamma_policy.max_gamma
+        uniforms = Uniforms(seeds, 2 + self.drafter.num_uniforms(max_gamma), device)
+        with stopwatch.stage("prefill"):
+            sequences, finisher, logits = prefill(self.target, prompts, stopping, max_gamma=max_gamma)
+            decoding = Decoding(sequences, finisher, uniforms, Tally(max_gamma, detailed), stopwatch)
+            outcome = self._verify(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
+        with stopwatch.stage("begin"):
+            self.gamma_policy.begin()
+            self.drafter.begin(sequences, outcome, self.sampling)
+        return decoding
+
+    def round(self, decoding: Decoding) -> None:
+        """Propose, one target pass over pending and the nodes, verify, commit, observe."""
+        sequences, finisher, stopwatch = decoding.sequences, decoding.finisher, decoding.stopwatch
+        uniforms = decoding.uniforms.next_round()
+        # One place is kept for the token that follows the accepted ones.
+        gamma = min(self.gamma_policy.next_gamma(), finisher.most_remaining - 1)
+        with stopwatch.stage("draft"):
+            draft = Draft.empty(sequences.num_rows, self.target.device)
+            if gamma:
+                draft = self.drafter.propose(sequences, gamma, uniforms[:, 2 : 2 + self.drafter.num_uniforms(gamma)])
+                draft = draft.offered(self._may_be_committed(draft, finisher))
+        with stopwatch.stage("target"):
+            tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
+            logits = self.target.model.forward(
+                tokens, sequences.lengths - 1, visible=sequences.longest + draft.num_nodes
+            )
+        with stopwatch.stage("verify"):
+            outcome = self._verify(draft, logits, decoding, uniforms)
+        with stopwatch.stage("observe"):
+            self.drafter.observe(sequences, outcome)
+            self.gamma_policy.observe(outcome)
+            decoding.tally.observe(outcome)
+
+    def _may_be_committed(self, draft: Draft, finisher: Finisher) -> Tensor:
+        """[B, N] bool: nodes that are not behind an end-of-text node and leave room for the token that follows.
+
+        Both depend on a node's ancestors only, so offering fewer nodes keeps the output's law.
+        """
+        depth = torch.arange(1, draft.num_nodes + 1, device=draft.tokens.device)
+        is_eos = finisher.is_eos(draft.tokens)
+        behind_eos = (is_eos.cumsum(1) - is_eos.long()) > 0
+        return ~behind_eos & (depth < finisher.remaining.unsqueeze(1))
+
+    def _verify(self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor) -> Outcome:
+        """Draw where acceptance stops and what follows, and commit both."""
+        target = TargetRows(logits, draft, self.sampling)
+        stop_law = self.verifier.stop_law(target, draft)
+        stop = draw(stop_law, uniforms[:, 0])
+        replacement = self.verifier.replacement(target, draft, stop)
+        next_token = draw(replacement, uniforms[:, 1])
+        healthy = (stop_law.sum(1) + replacement.sum(1)).isfinite()
+        active = decoding.sequences.active
+
+        tokens = torch.cat([draft.tokens, next_token.unsqueeze(1)], 1)
+        tokens.scatter_(1, stop.unsqueeze(1), next_token.unsqueeze(1))
+        num_committed = decoding.finisher.commit(tokens, stop + 1, healthy)
+        return Outcome(
+            draft=draft,
+            stop_law=stop_law,
+            stop=stop,
+            num_accepted=stop,
+            next_token=next_token,
+            num_committed=num_committed,
+            active=active,
+            target=target,
+        )

@@ -1,0 +1,71 @@
+"""Texts from a file of JSON records."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from framework.prompts.prompt_source import Text
+
+
+class Jsonl:
+    """One text per line of a JSON Lines file, in the file's order."""
+
+    def __init__(self, *, path: str, field: str, category_field: str | None):
+        """
+        Args:
+            path: the file, UTF-8, one JSON object a line; blank lines are passed over.
+            field: the key whose value is the text; of a list of strings (the turns of a dialogue) the first is taken.
+            category_field: the key whose value is the category; None puts all texts under the file's name.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        self.path = Path(path).expanduser()
+        self.field = field
+        self.category_field = category_field
+        if not self.path.is_file():
+            raise FileNotFoundError(f"prompts.source.path is {path!r}: no such file; allowed: a file of JSON lines")
+
+    def texts(self) -> Iterator[Text]:
+        """Yield the texts, named by file and line.
+
+        Raises:
+            ValueError: a line is not a JSON object, lacks a field or holds no text there, or the file has no records.
+        """
+        num_texts = 0
+        # Bytes: json finds the encoding itself, and reports a wrong one like any other bad line.
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    num_texts += 1
+                    yield self._text(line, number)
+        if num_texts == 0:
+            raise ValueError(f"{self.path} is empty; prompts.source.path needs a file with at least one JSON line")
+
+    def _text(self, line: bytes, number: int) -> Text:
+        place = f"{self.path}, line {number}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{place}: not JSON: {error} (see prompts.source.path)") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{place}: {type(record).__name__}; prompts.source.path needs one JSON object a line")
+        text = self._value(record, "field", self.field, place)
+        if isinstance(text, list) and text:
+            text = text[0]
+        if not isinstance(text, str):
+            raise ValueError(
+                f"{place}: {self.field!r} holds {text!r}; prompts.source.field must name a string or a list of strings"
+            )
+        category = self.path.stem
+        if self.category_field is not None:
+            category = str(self._value(record, "category_field", self.category_field, place))
+        return Text(name=f"{self.path.name}:{number}", category=category, text=text)
+
+    @staticmethod
+    def _value(record: dict[str, Any], knob: str, key: str, place: str) -> Any:
+        if key not in record:
+            present = ", ".join(record) or "none"
+            raise ValueError(f"{place}: prompts.source.{knob} is {key!r}; fields present: {present}")
+        return record[key]

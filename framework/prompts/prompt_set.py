@@ -1,0 +1,97 @@
+"""From texts to prompts: token ids that fit the model they are for."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from framework.prompts.prompt_source import PromptSource
+
+TOO_LONG = ("error", "truncate_left", "skip")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One text as the model reads it."""
+
+    name: str
+    category: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The prompts of a run.
+
+    Attributes:
+        prompts: in the order of their source.
+        num_truncated: prompts that lost their beginning to fit.
+        num_skipped: texts passed over because they did not fit.
+    """
+
+    prompts: list[Prompt]
+    num_truncated: int
+    num_skipped: int
+
+
+def make_prompts(
+    source: PromptSource,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    count: int | None,
+    first_tokens: int | None,
+    max_tokens: int,
+    too_long: str,
+    vocabulary_size: int,
+) -> PromptSet:
+    """Tokenise texts in order, special tokens as the tokenizer adds them, and keep those that fit.
+
+    Args:
+        source: the texts; read no further than needed.
+        tokenizer: the target's.
+        count: keep this many prompts, or all there are if fewer; None keeps all.
+        first_tokens: cut every text to its first so many tokens; None keeps it whole.
+        max_tokens: longest prompt that leaves room for what is to be generated.
+        too_long: what becomes of a longer one: "error"; "truncate_left" keeps its last max_tokens tokens, so a
+            leading special token is lost; "skip".
+        vocabulary_size: V; ids lie below it.
+
+    Raises:
+        ValueError: a knob out of range, a prompt too long (under "error"), without tokens, or with an id outside
+            the vocabulary, or no prompt left.
+    """
+    for knob, value in (("count", count), ("first_tokens", first_tokens)):
+        if value is not None and value < 1:
+            raise ValueError(f"prompts.{knob} is {value}; allowed: a whole number >= 1, or null for all")
+    if too_long not in TOO_LONG:
+        raise ValueError(f"prompts.too_long is {too_long!r}; allowed: {', '.join(TOO_LONG)}")
+    if max_tokens < 1:
+        raise ValueError(f"the context leaves {max_tokens} tokens for a prompt; allowed: >= 1. Lower max_new_tokens")
+    prompts: list[Prompt] = []
+    num_truncated = num_skipped = 0
+    for text in source.texts():
+        # Not verbose: a whole file is longer than the context, and is cut below.
+        tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:first_tokens])
+        if not tokens:
+            raise ValueError(f"prompt {text.name} has no tokens: its text is {text.text!r} (see prompts=)")
+        if max(tokens) >= vocabulary_size:
+            raise ValueError(
+                f"prompt {text.name} holds token id {max(tokens)}; allowed: ids below the target's vocabulary size, "
+                f"{vocabulary_size}. Is this tokenizer the target's? See target="
+            )
+        if len(tokens) > max_tokens:
+            if too_long == "error":
+                raise ValueError(
+                    f"prompt {text.name} has {len(tokens)} tokens; allowed: {max_tokens}. Set prompts.first_tokens "
+                    "to cut every text, or prompts.too_long to truncate_left or skip"
+                )
+            if too_long == "skip":
+                num_skipped += 1
+                continue
+            num_truncated += 1
+            tokens = tokens[-max_tokens:]
+        prompts.append(Prompt(name=text.name, category=text.category, tokens=tokens))
+        if len(prompts) == count:
+            break
+    if not prompts:
+        raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
+    return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped)

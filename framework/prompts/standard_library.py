@@ -1,0 +1,58 @@
+"""Python's own standard library: real text that is present wherever Python is."""
+
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from framework.prompts.prompt_source import Text
+
+# Tables and bundled copies: text that would be memorised, or that is not prose of Python programmers.
+SKIPPED_FOLDERS = {
+    "site-packages", "dist-packages", "__pycache__", "encodings", "ensurepip",
+    "pydoc_data", "test", "tests", "idlelib", "lib2to3", "distutils",
+}  # fmt: skip
+HELD_OUT_SHARE = 8  # one file in so many
+MIN_CHARACTERS = 2000
+
+
+def is_held_out(relative_path: str) -> bool:
+    """Whether a standard-library file is kept from training: decided by its name alone, alike on every machine."""
+    return hashlib.sha256(relative_path.encode()).digest()[0] % HELD_OUT_SHARE == 0
+
+
+class StandardLibrary:
+    """The standard library's files, split into those for training and those held out by name hash."""
+
+    def __init__(self, *, split: str, folder: str | None = None):
+        """
+        Args:
+            split: "held_out" or "train".
+            folder: where the library lies; None asks the running Python.
+
+        Raises:
+            ValueError: an unknown split.
+            FileNotFoundError: this Python ships without its sources.
+        """
+        if split not in ("held_out", "train"):
+            raise ValueError(f"prompts.source.split is {split!r}; allowed: held_out, train")
+        self.split = split
+        self.folder = Path(folder or sysconfig.get_paths()["stdlib"])
+        if not (self.folder / "argparse.py").exists():
+            raise FileNotFoundError(
+                f"no standard-library sources in {self.folder}: this Python ships without them. "
+                "Choose another source, for example prompts=jsonl prompts.source.path=FILE"
+            )
+
+    def texts(self) -> Iterator[Text]:
+        """Yield the files of this split, sorted by path; the category is the top-level package or "modules"."""
+        for path in sorted(self.folder.rglob("*.py")):
+            relative = path.relative_to(self.folder)
+            if SKIPPED_FOLDERS & set(relative.parts) or relative.parts[0].startswith("config-"):
+                continue
+            if is_held_out(relative.as_posix()) != (self.split == "held_out"):
+                continue
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if len(text) >= MIN_CHARACTERS:
+                category = relative.parts[0] if len(relative.parts) > 1 else "modules"
+                yield Text(name=relative.as_posix(), category=category, text=text)

@@ -1,0 +1,108 @@
+"""From logits to probabilities, and from probabilities and uniforms to tokens. Pure functions of tensors.
+
+B rows, V vocabulary, S support; `...` stands for any leading axes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How logits become the law that is promised: temperature, then top-k, top-p and min-p, in that order.
+
+    Attributes:
+        temperature: >= 0; 0 puts all mass on the argmax (the smallest id on ties).
+        top_k: keep the k most likely tokens, ties with the k-th included; 0 keeps all.
+        top_p: in (0, 1]; keep the most likely tokens until their mass reaches top_p, the crossing one included.
+        min_p: in [0, 1); keep tokens at least min_p times as likely as the likeliest.
+
+    Raises:
+        ValueError: a setting outside its range; the message names the yaml key.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        def require(holds: bool, key: str, allowed: str) -> None:
+            if not holds:
+                raise ValueError(f"sampling.{key} is {getattr(self, key)!r}; allowed: {allowed}")
+
+        for key in ("temperature", "top_k", "top_p", "min_p"):
+            value = getattr(self, key)
+            require(isinstance(value, int | float) and not isinstance(value, bool), key, "a number")
+        require(0 <= self.temperature < float("inf"), "temperature", "a number >= 0")
+        require(self.top_k == int(self.top_k) and self.top_k >= 0, "top_k", "a whole number >= 0 (0 keeps all)")
+        require(0 < self.top_p <= 1, "top_p", "a number in (0, 1]")
+        require(0 <= self.min_p < 1, "min_p", "a number in [0, 1)")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the law is one-hot at the argmax."""
+        return self.temperature == 0
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """Standardise logits into the law to sample from.
+
+        Args:
+            logits: [..., V] floating; -inf forbids a token; left untouched.
+
+        Returns:
+            [..., V] float32 (float64 for float64 logits), each row summing to 1; NaN wherever logits are NaN.
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.greedy:
+            one_hot = torch.zeros_like(logits).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
+            # An argmax hides NaN; a law built on it must not.
+            return one_hot + torch.where(logits.isnan().any(-1, keepdim=True), torch.nan, 0.0)
+        logits = logits / self.temperature
+        if 0 < self.top_k < logits.shape[-1]:
+            kth = logits.topk(int(self.top_k), dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < kth, -torch.inf)
+        probs = logits.softmax(-1)
+        if self.top_p < 1:
+            ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+            mass_before = ordered.cumsum(-1) - ordered
+            dropped = (mass_before >= self.top_p).scatter(-1, order, mass_before >= self.top_p)
+            probs = probs.masked_fill(dropped, 0.0)
+        if self.min_p > 0:
+            probs = probs.masked_fill(probs < self.min_p * probs.amax(-1, keepdim=True), 0.0)
+        if self.top_p < 1 or self.min_p > 0:
+            probs = probs / probs.sum(-1, keepdim=True)
+        return probs
+
+    def sample(self, logits: Tensor, uniforms: Tensor) -> Tensor:
+        """Draw from the law of `logits` [..., V] with `uniforms` [...]: [...] int64."""
+        return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms)
+
+
+def argmax(values: Tensor) -> Tensor:
+    """Index of the largest value, the smallest index on ties. [..., V] -> [...] int64."""
+    # torch.argmax leaves the choice among ties open; one shared rule is needed for equality with plain decoding.
+    width = values.shape[-1]
+    ids = torch.arange(width, device=values.device)
+    return torch.where(values == values.amax(-1, keepdim=True), ids, width - 1).amin(-1)
+
+
+def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Invert the cumulative distribution: the first index whose cumulative mass exceeds u times the total.
+
+    Sums run in float64: with 24-bit uniforms or sums, a draw among 128k tokens is biased by 1e-3.
+
+    Args:
+        probs: [..., S] non-negative masses; they need not sum to 1.
+        uniforms: [...] float64 in [0, 1).
+
+    Returns:
+        [...] int64 in [0, S); never an entry of zero mass.
+    """
+    cumulative = probs.double().cumsum(-1)
+    total = cumulative[..., -1:]
+    # u * total can round up to total, beyond the last entry.
+    threshold = torch.minimum(uniforms.double().unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp_(max=probs.shape[-1] - 1)

@@ -1,0 +1,123 @@
+"""When a row is finished, and what is kept of the tokens that finished it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from framework.sequences import Sequences
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What ends a row: an end-of-text token, a stop string, its token budget, or the model's context.
+
+    Attributes:
+        max_new_tokens: most tokens a row may add to its prompt, >= 1.
+        eos_ids: tokens that end a row; the token itself is kept.
+        stop_strings: texts that end a row; the token that completes one is kept.
+        tokenizer: needed for stop strings only.
+    """
+
+    max_new_tokens: int
+    eos_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens!r}; allowed: a whole number >= 1")
+        if self.stop_strings and self.tokenizer is None:
+            raise ValueError("stop_strings need a tokenizer")
+        if any(not string for string in self.stop_strings):
+            raise ValueError("stop_strings holds an empty string; allowed: non-empty strings")
+
+
+class Finisher:
+    """Commits tokens to sequences and deactivates the rows that are finished. Shared by every loop.
+
+    Attributes:
+        new_tokens: per row, what was committed beyond the prompt.
+        finish_reasons: per row: eos, stop_string, length or context; "" while it is running.
+        most_remaining: tokens the row with the most room may still commit; 0 when all rows are finished.
+        remaining: [B] int64 tokens each row may still commit; 0 for finished rows.
+    """
+
+    def __init__(self, sequences: Sequences, stopping: Stopping, context: int):
+        self._sequences = sequences
+        self._stopping = stopping
+        self._eos = torch.tensor(stopping.eos_ids, dtype=torch.int64, device=sequences.lengths.device)
+        self._lengths: list[int] = sequences.lengths.tolist()
+        budgets = [length + stopping.max_new_tokens for length in self._lengths]
+        self._limits = [min(budget, context) for budget in budgets]
+        self._limit_reasons = ["length" if budget <= context else "context" for budget in budgets]
+        self.new_tokens: list[list[int]] = [[] for _ in self._lengths]
+        self.finish_reasons = [""] * len(self._lengths)
+        self._update_remaining()
+
+    def is_eos(self, tokens: Tensor) -> Tensor:
+        """[...] bool: whether each token ends its row."""
+        return torch.isin(tokens, self._eos)
+
+    def commit(self, tokens: Tensor, counts: Tensor, healthy: Tensor) -> Tensor:
+        """Append the first counts[b] tokens of each running row, cut after what finishes the row.
+
+        Args:
+            tokens: [B, M] int64.
+            counts: [B] int64 in 0..M.
+            healthy: [B] bool: whether the laws these tokens were drawn from are finite.
+
+        Returns:
+            [B] int64: tokens kept; 0 for rows that were finished before.
+
+        Raises:
+            FloatingPointError: a running row is not healthy; nothing of this round is committed.
+        """
+        # The one wait for the device in a round: from here on the host knows what was drawn.
+        drawn = torch.cat([tokens, counts.unsqueeze(1), healthy.unsqueeze(1)], 1).tolist()
+        running = [row for row, reason in enumerate(self.finish_reasons) if not reason]
+        if sick := [row for row in running if not drawn[row][-1]]:
+            raise FloatingPointError(
+                f"rows {sick}: the law of the next token is not finite. Either the target's logits hold NaN (try "
+                "target.dtype=float32), or the drafter proposed a token to which its own probs give zero"
+            )
+        kept = [0] * len(drawn)
+        for row in running:
+            *block, count, _ = drawn[row]
+            kept[row] = self._keep(row, block[:count])
+            self._lengths[row] += kept[row]
+        num_kept = torch.tensor(kept, device=tokens.device)
+        self._sequences.commit(tokens, num_kept, longest=max(self._lengths))
+        self._update_remaining()
+        return num_kept
+
+    def _keep(self, row: int, block: list[int]) -> int:
+        """Append as much of a block as the row may have, and note why it ends, if it does."""
+        new_tokens = self.new_tokens[row]
+        for kept, token in enumerate(block, start=1):
+            new_tokens.append(token)
+            if token in self._stopping.eos_ids:
+                self.finish_reasons[row] = "eos"
+            elif self._completes_stop_string(new_tokens):
+                self.finish_reasons[row] = "stop_string"
+            elif self._lengths[row] + kept == self._limits[row]:
+                self.finish_reasons[row] = self._limit_reasons[row]
+            if self.finish_reasons[row]:
+                return kept
+        return len(block)
+
+    def _completes_stop_string(self, tokens: list[int]) -> bool:
+        if not self._stopping.stop_strings:
+            return False
+        assert self._stopping.tokenizer is not None
+        text = self._stopping.tokenizer.decode(tokens)
+        return any(string in text for string in self._stopping.stop_strings)
+
+    def _update_remaining(self) -> None:
+        open_rows = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
+        remaining = [0 if reason else limit - length for limit, length, reason in open_rows]
+        self.most_remaining = max(remaining)
+        device = self._eos.device
+        self.remaining = torch.tensor(remaining, device=device)
+        self._sequences.active = self.remaining > 0

@@ -1,0 +1,41 @@
+"""Stage times, taken from outside the algorithms."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Stopwatch:
+    """Adds up the seconds spent in named stages: the host's clock on a CPU, device events on a GPU."""
+
+    def __init__(self, device: torch.device):
+        self._on_gpu = device.type == "cuda"
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a block; stages of one name add up."""
+        if self._on_gpu:
+            # Events are queued with the kernels, so timing adds no wait of its own.
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            yield
+            end.record()
+            self._events.append((name, begin, end))
+        else:
+            begin_seconds = time.perf_counter()
+            yield
+            self._seconds[name] += time.perf_counter() - begin_seconds
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds per stage so far; waits for the device."""
+        if self._events:
+            torch.cuda.synchronize()
+            for name, begin, end in self._events:
+                self._seconds[name] += begin.elapsed_time(end) / 1000
+            self._events.clear()
+        return dict(self._seconds)

@@ -1,0 +1,143 @@
+"""Raw counts of what the rounds did. Ratios are derived at the edge, so tallies of several runs add up."""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from framework import theory
+from framework.draft import Outcome
+
+
+@dataclass
+class Tally:
+    """Counts over rounds, prefill excluded.
+
+    A node is *tested* when it was accepted or is the first one rejected; alpha is over tested nodes only.
+
+    Attributes:
+        accepted: [depth + 1, depth + 1] float64: rounds by number of nodes offered (first axis) and accepted.
+        passes: [depth + 1] float64: target passes by number of nodes read beside pending.
+        committed: tokens kept, the extra token of every round included.
+        detailed: whether the sums below are taken; they need every law in full, so timed runs go without.
+        overlap: sum of beta = sum_x min(p, q) over tested nodes.
+        overlap_variance: sum of beta (1 - beta) over them.
+        expected: sum of the acceptances that the stop laws expect, over rounds.
+        expected_variance: sum of the variances of those laws.
+    """
+
+    max_gamma: int
+    detailed: bool = False
+    accepted: Tensor = None  # type: ignore[assignment]
+    passes: Tensor = None  # type: ignore[assignment]
+    committed: float = 0
+    overlap: float = 0
+    overlap_variance: float = 0
+    expected: float = 0
+    expected_variance: float = 0
+
+    def __post_init__(self) -> None:
+        if self.accepted is None:
+            self.accepted = torch.zeros(self.max_gamma + 1, self.max_gamma + 1, dtype=torch.float64)
+            self.passes = torch.zeros(self.max_gamma + 1, dtype=torch.float64)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Count one round of the rows that took part in it."""
+        active = outcome.active.double()
+        offered = outcome.draft.num_valid
+        device = active.device
+        if self.accepted.device != device:
+            self.accepted = self.accepted.to(device)
+        cell = offered * (self.max_gamma + 1) + outcome.num_accepted
+        self.accepted.view(-1).index_add_(0, cell, active)
+        self.passes[outcome.draft.num_nodes] += 1
+        self.committed = self.committed + outcome.num_committed.sum()  # stays on the device until it is read
+        if self.detailed and outcome.draft.num_nodes:
+            self._observe_laws(outcome)
+
+    def _observe_laws(self, outcome: Outcome) -> None:
+        draft, active = outcome.draft, outcome.active
+        index = torch.arange(draft.num_nodes, device=active.device)
+        tested = draft.valid & (index <= outcome.num_accepted.unsqueeze(1)) & active.unsqueeze(1)
+        p = outcome.target.all_probs[:, :-1].double()
+        beta = torch.minimum(p, draft.dense_probs(p.shape[2]).double()).sum(2)[tested]
+        self.overlap += beta.sum().item()
+        self.overlap_variance += (beta * (1 - beta)).sum().item()
+        depth = torch.arange(draft.num_nodes + 1, device=active.device, dtype=torch.float64)
+        law = outcome.stop_law.double()[active]
+        mean = law @ depth
+        self.expected += mean.sum().item()
+        self.expected_variance += (law @ depth**2 - mean**2).sum().item()
+
+    def add(self, other: "Tally") -> None:
+        """Merge another tally of the same max_gamma into this one."""
+        for field in fields(self):
+            if field.name not in ("max_gamma", "detailed"):
+                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    @property
+    def num_rounds(self) -> float:
+        """Rounds, each row counted for itself: target passes a row took part in."""
+        return self.accepted.sum().item()
+
+    @property
+    def accepted_by_position(self) -> list[float]:
+        """Nodes accepted at draft position 1, 2, ..."""
+        by_accepted = self.accepted.sum(0).tolist()
+        return [sum(by_accepted[position:]) for position in range(1, self.max_gamma + 1)]
+
+    @property
+    def tested_by_position(self) -> list[float]:
+        """Nodes tested at draft position 1, 2, ...: offered, and all before them accepted."""
+        table = self.accepted.tolist()
+        return [
+            sum(sum(row[position - 1 :]) for offered, row in enumerate(table) if offered >= position)
+            for position in range(1, self.max_gamma + 1)
+        ]
+
+    def counts(self) -> dict[str, object]:
+        """Everything counted, as plain numbers."""
+        return {
+            "rounds": self.num_rounds,
+            "committed": float(self.committed),
+            "rounds_by_offered_and_accepted": self.accepted.tolist(),
+            "passes_by_nodes": self.passes.tolist(),
+            "accepted": sum(self.accepted_by_position),
+            "tested": sum(self.tested_by_position),
+            "overlap": self.overlap,
+            "overlap_variance": self.overlap_variance,
+            "expected": self.expected,
+            "expected_variance": self.expected_variance,
+        }
+
+    def metrics(self) -> dict[str, float | bool | None]:
+        """alpha, tau and their checks; None where nothing was tested. `alpha/check` false means a bug, not bad luck.
+
+        Both sums are within four standard deviations of what the laws promise, but for 1 run in 8,000.
+        """
+        tested, accepted = sum(self.tested_by_position), sum(self.accepted_by_position)
+        metrics: dict[str, float | bool | None] = {
+            "tau": _ratio(float(self.committed), self.num_rounds),
+            "alpha/empirical": _ratio(accepted, tested),
+        }
+        for position, (kept, tried) in enumerate(
+            zip(self.accepted_by_position, self.tested_by_position, strict=True), start=1
+        ):
+            metrics[f"alpha/position/{position}"] = _ratio(kept, tried)
+        if self.detailed:
+            alpha = _ratio(self.overlap, tested)
+            metrics["alpha/overlap"] = alpha
+            metrics["tau/eq1"] = None if alpha is None else theory.expected_tokens(min(alpha, 1.0), self.max_gamma)
+            metrics["alpha/check"] = all(
+                abs(accepted - mean) <= 4 * math.sqrt(max(variance, 0)) + 1e-3
+                for mean, variance in (
+                    (self.overlap, self.overlap_variance),
+                    (self.expected, self.expected_variance),
+                )
+            )
+        return metrics
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None

@@ -1,0 +1,178 @@
+"""The Tracker protocol: where the results of a measured point go; and the files on disk, which are the truth."""
+
+import json
+import math
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+PROMPTS_FILE = "prompts.jsonl"
+RECORD_FILE = "record.json"
+ERROR_FILE = "error.json"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration about to be measured."""
+
+    folder: Path
+    """The run's folder, shared by all of its points."""
+
+    name: str
+    """Unique in the run's folder and safe as a folder's name."""
+
+    study: str
+    """What the point is compared within."""
+
+    settings: dict[str, Any]
+    """What tells this point from others (drafter, gamma, temperature, ...), flat."""
+
+    config: dict[str, Any]
+    """The whole resolved configuration, as plain dicts and lists."""
+
+
+class Tracker(Protocol):
+    """Receives the results of one point after another.
+
+    Per point: start, log_prompt once per prompt, then finish, or fail if anything was raised. `tracked` makes sure
+    that every point ends.
+    """
+
+    def start(self, point: Point) -> None:
+        """Called before anything is measured."""
+        ...
+
+    def log_prompt(self, row: dict[str, Any]) -> None:
+        """Called when a prompt has been decoded, outside timed stretches."""
+        ...
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Called once, when everything of the point is measured."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Called when anything was raised, be it by start or finish. Must close what start opened, if it did."""
+        ...
+
+
+@contextmanager
+def tracked(tracker: Tracker, point: Point) -> Iterator[None]:
+    """Start a point and see to its end: the body calls log_prompt and, last, finish; whatever it raises is told."""
+    try:
+        tracker.start(point)
+        yield
+    except BaseException as error:
+        tracker.fail(error)
+        raise
+
+
+class JsonlTracker:
+    """Writes FOLDER/NAME/prompts.jsonl while prompts finish, then record.json, or error.json for a point that failed.
+
+    Every line is on the disk before log_prompt returns, and a record appears whole or not at all, so a killed
+    process loses nothing that was logged. Numbers that are not finite become null.
+    """
+
+    def __init__(self) -> None:
+        self._point: Point | None = None
+        self._prompts: TextIO | None = None
+
+    def start(self, point: Point) -> None:
+        """Open the point's folder.
+
+        Raises:
+            FileExistsError: a point of that name was already measured there; nothing is overwritten.
+        """
+        path = point.folder / point.name / PROMPTS_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._prompts = path.open("x", encoding="utf-8")
+        except FileExistsError:
+            raise FileExistsError(
+                f"{path.parent} already holds a measured point, which is never overwritten; "
+                "set hydra.run.dir to another folder, or delete it"
+            ) from None
+        self._point = point
+
+    def log_prompt(self, row: dict[str, Any]) -> None:
+        """Append one line and wait until it is on the disk."""
+        assert self._prompts is not None, "log_prompt comes after start"
+        self._prompts.write(_to_json(row) + "\n")
+        self._prompts.flush()
+        os.fsync(self._prompts.fileno())
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Write record.json.
+
+        Raises:
+            TypeError: something in the record is not a JSON value, such as a tensor.
+        """
+        self._write(RECORD_FILE, record)
+        self._close()
+
+    def fail(self, error: BaseException) -> None:
+        """Write error.json: the point's settings, the error and its traceback."""
+        if self._point is None:
+            return
+        content = {
+            "name": self._point.name,
+            "study": self._point.study,
+            "point": self._point.settings,
+            "config": self._point.config,
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": "".join(traceback.format_exception(error)),
+        }
+        try:
+            self._write(ERROR_FILE, content)
+        finally:
+            self._close()
+
+    def _write(self, file: str, content: dict[str, Any]) -> None:
+        assert self._point is not None, "finish comes after start"
+        path = self._point.folder / self._point.name / file
+        unfinished = path.with_name(f"{file}.tmp")
+        with open(unfinished, "w", encoding="utf-8") as stream:
+            stream.write(_to_json(content, indent=1) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(unfinished, path)
+
+    def _close(self) -> None:
+        if self._prompts is not None:
+            self._prompts.close()
+        self._prompts = self._point = None
+
+
+class NoTracker:
+    """Keeps nothing: for a run that wants no mirror of its files."""
+
+    def start(self, point: Point) -> None:
+        """Do nothing."""
+
+    def log_prompt(self, row: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def fail(self, error: BaseException) -> None:
+        """Do nothing."""
+
+
+def _to_json(value: Any, *, indent: int | None = None) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with NaN and infinities replaced by None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,91 @@
+"""Tiny random models and a tokenizer for them, built in memory in milliseconds: `from tiny_models import tiny_target`."""
+
+import string
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from framework.cached_lm import CachedLM
+from framework.pretrained import fingerprint
+from framework.target import Target
+
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gpt2", "gpt_neox")
+EOS = "<eos>"
+VOCABULARY = 50
+CONTEXT = 128
+
+
+def tiny_model(
+    family: str = "llama",
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "sdpa",
+    vocabulary: int = VOCABULARY,
+    context: int = CONTEXT,
+    **config: object,
+) -> PreTrainedModel:
+    """A random model of two layers; every weight is random, norms and biases too, so that each can be got wrong.
+
+    Args:
+        family: transformers' model_type, one of FAMILIES or another.
+        seed: of the weights; the global generator is left as it was.
+        vocabulary: rows of the output layer.
+        context: max_position_embeddings.
+        config: further entries of the model's config, in place of those here.
+    """
+    sizes: dict[str, object] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if family == "gpt2":
+        sizes["n_positions"] = context
+    else:
+        sizes |= {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": context}
+    if family in ("qwen3", "gemma", "gemma2", "gemma3_text"):
+        sizes["head_dim"] = 8
+    if family == "mistral":
+        sizes["sliding_window"] = None
+    ends = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": None}
+    settings = AutoConfig.for_model(family, **{"vocab_size": vocabulary, **sizes, **ends, **config})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(settings, dtype=torch.float64, attn_implementation=attention)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.15)
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+def tiny_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """One token per character, in this order: end-of-text (id 0), space, a-z, newline, 0-9, A-Z, and so on."""
+    first = " " + string.ascii_lowercase + "\n" + string.digits + string.ascii_uppercase + string.punctuation
+    characters = list(first) + [chr(0x4E00 + i) for i in range(max(0, vocabulary - len(first)))]
+    ids = {token: i for i, token in enumerate([EOS, *characters][:vocabulary])}
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS)
+
+
+def tiny_target(
+    family: str = "llama", *, vocabulary: int = VOCABULARY, context: int = CONTEXT, **settings: object
+) -> Target:
+    """A target of random weights; settings go to tiny_model."""
+    model = tiny_model(family, vocabulary=vocabulary, context=context, **settings)
+    return Target(
+        model=CachedLM(model, vocabulary_size=vocabulary),
+        tokenizer=tiny_tokenizer(vocabulary),
+        vocabulary_size=vocabulary,
+        fingerprint=fingerprint(model),
+    )
+
+
+def tiny_cached_lm(family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: object) -> CachedLM:
+    """A served random model without a tokenizer, such as a small drafter's; settings go to tiny_model."""
+    return CachedLM(tiny_model(family, vocabulary=vocabulary, **settings), vocabulary_size=vocabulary)
+
+
+def save_tiny(folder: Path, family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: object) -> Path:
+    """Write a random model and its tokenizer as a Hugging Face folder; settings go to tiny_model."""
+    tiny_model(family, vocabulary=vocabulary, **settings).save_pretrained(folder)
+    tiny_tokenizer(vocabulary).save_pretrained(folder)
+    return folder
