@@ -178,7 +178,8 @@ def _draw_round_time(groups: Iterable[Group], colours: dict[str, str]) -> Figure
         for y, (_, record) in enumerate(rows):
             _draw_round(ax, y, record, longest)
         ax.set_xlabel("milliseconds per round")
-    axes[0].set_xlim(0, longest * 1.6)
+    plain = max(record["metrics"].get("yardstick_ms_per_token") or 0 for _, rows in panels for _, record in rows)
+    axes[0].set_xlim(0, max(1.6 * longest, 1.05 * plain))
     seen = {stage for _, rows in panels for _, record in rows for stage in _stages(record)}
     marks: list[Artist] = [Patch(color=STAGE_COLOURS[stage], label=stage) for stage in STAGE_COLOURS if stage in seen]
     marks.append(

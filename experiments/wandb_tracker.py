@@ -85,7 +85,7 @@ class WandbTracker:
         stages = record.get("stages_ms_per_round", {})
         run.summary.update(
             {
-                **{key: value for key, value in record.get("metrics", {}).items() if value is not None},
+                **record.get("metrics", {}),
                 **{f"stage_ms_per_round/{stage}": value for stage, value in stages.items()},
                 "walltime_seconds": record.get("seconds"),
             }

@@ -1,0 +1,299 @@
+"""The loop with every drafter: equal to plain decoding where it must be, and the target's law where it may vary."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from drafter_yamls import NAMES, build_drafter
+from scipy.stats import chi2
+from tiny_models import tiny_target
+
+from framework.autoregressive import Autoregressive
+from framework.draft import Draft, Law, Shape
+from framework.engine import Engine
+from framework.equality import differences, within_float32
+from framework.gamma_policies.fixed import Fixed
+from framework.generation import Generation
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.target import Target
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+GREEDY = Sampling(temperature=0)
+RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
+
+
+def engine(target: Target, drafter, gamma: int = 3, sampling: Sampling = GREEDY) -> Engine:
+    return Engine(
+        target=target,
+        drafter=drafter,
+        verifier=SpeculativeSampling(),
+        gamma_policy=Fixed(gamma=gamma),
+        sampling=sampling,
+    )
+
+
+def plain(target: Target, prompts, stopping: Stopping, sampling: Sampling = GREEDY) -> Generation:
+    decoder = Autoregressive(target=target, sampling=sampling)
+    return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts))))
+
+
+def speculative(decoder: Engine, prompts, stopping: Stopping, seeds: list[int] | None = None, **kwargs) -> Generation:
+    return decoder.generate(prompts, stopping=stopping, seeds=seeds or list(range(len(prompts))), **kwargs)
+
+
+class Scripted:
+    """Drafts what it is told: `script(tokens so far, gamma)` gives the next tokens of a row."""
+
+    law, shape, needs_hidden = Law.ONE_HOT, Shape.CHAIN, ()
+
+    def __init__(self, script):
+        self.script = script
+        self.seen = []
+
+    def num_uniforms(self, gamma):
+        return 0
+
+    def begin(self, sequences, prefill, sampling):
+        pass
+
+    def propose(self, sequences, gamma, uniforms):
+        rows = zip(sequences.tokens.tolist(), sequences.lengths.tolist(), strict=True)
+        return Draft.chain(torch.tensor([self.script(tokens[:length], gamma) for tokens, length in rows]), self.law)
+
+    def observe(self, sequences, outcome):
+        self.seen.append(outcome)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target()
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_equal_plain_decoding(target, name, gamma):
+    decoder = engine(target, build_drafter(name, target), gamma)
+    stopping = Stopping(max_new_tokens=30, eos_ids=(0,))
+    expected = plain(target, RAGGED, stopping)
+    batch = speculative(decoder, RAGGED, stopping)
+    assert within_float32(differences(target, RAGGED, expected.tokens, batch.tokens), 200)
+    assert batch.tokens == expected.tokens and batch.finish_reasons == expected.finish_reasons
+    for row, prompt in enumerate(RAGGED):
+        assert speculative(decoder, [prompt], stopping).tokens[0] == expected.tokens[row]
+
+
+def test_plain_decoding_equals_hugging_face(target):
+    stopping = Stopping(max_new_tokens=30, eos_ids=(0,))
+    for prompt in RAGGED:
+        output = target.model.model.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False)
+        assert output[0, len(prompt) :].tolist() == plain(target, [prompt], stopping).tokens[0]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0.7),
+        Sampling(top_k=3),
+        Sampling(top_p=0.8),
+        Sampling(temperature=1.3, min_p=0.2),
+    ],
+    ids=["plain", "temperature", "top_k", "top_p", "min_p"],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_output_follows_the_targets_law(name, sampling):
+    """Chi-square over all continuations of 3 tokens; false-alarm rate 1e-7 each, and the seeds are fixed."""
+    target = tiny_target(vocabulary=5)
+    prompt, length, samples = [1, 2, 3, 1, 2], 3, 6000
+    decoder = engine(target, build_drafter(name, target), gamma=2, sampling=sampling)
+    generation = speculative(decoder, [prompt] * samples, Stopping(max_new_tokens=length))
+    assert_follows(exact_law(target, prompt, length, sampling), generation.tokens)
+
+
+def test_a_drafter_that_hides_its_law_is_caught():
+    """The test above sees a drafter that reports another q than it drew from (the negative control)."""
+    target = tiny_target(vocabulary=5)
+    prompt, length, samples = [1, 2, 3, 1, 2], 3, 6000
+    drafter = build_drafter("small_transformer", target)
+    honest = drafter.propose
+
+    def propose(sequences, gamma, uniforms):
+        draft = honest(sequences, gamma, uniforms)
+        return Draft.chain(draft.tokens, draft.law, probs=draft.probs.flip(0).roll(1, 2) * 0.5 + draft.probs * 0.5)
+
+    drafter.propose = propose
+    generation = speculative(
+        engine(target, drafter, 2, Sampling()), [prompt] * samples, Stopping(max_new_tokens=length)
+    )
+    with pytest.raises(AssertionError, match="law"):
+        assert_follows(exact_law(target, prompt, length, Sampling()), generation.tokens)
+
+
+def exact_law(target: Target, prompt: list[int], length: int, sampling: Sampling) -> np.ndarray:
+    """[V ** length] float64: the law of the next `length` tokens, from uncached passes."""
+    prefixes, law = torch.tensor([prompt]), torch.ones(1, dtype=torch.float64)
+    for _ in range(length):
+        probs = sampling.probs(target.model.model(input_ids=prefixes, use_cache=False).logits[:, -1].double())
+        law = (law.unsqueeze(1) * probs).flatten()
+        width = probs.shape[1]
+        prefixes = torch.cat(
+            [prefixes.repeat_interleave(width, 0), torch.arange(width).repeat(len(prefixes))[:, None]], 1
+        )
+    return law.numpy()
+
+
+def assert_follows(law: np.ndarray, generated: list[list[int]]) -> None:
+    width = round(len(law) ** (1 / len(generated[0])))
+    cells = np.ravel_multi_index(np.array(generated).T, [width] * len(generated[0]))
+    counts, expected = np.bincount(cells, minlength=len(law)), law * len(generated)
+    assert counts[law == 0].sum() == 0, "law: a token without mass was emitted"
+    likely = expected >= 5  # rarer continuations are one cell together
+    observed = np.append(counts[likely], counts[~likely].sum())
+    wanted = np.append(expected[likely], expected[~likely].sum())
+    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
+    statistic = ((observed - wanted) ** 2 / wanted).sum()
+    assert chi2.sf(statistic, len(wanted) - 1) > 1e-7, f"the output's law is not the target's: {statistic:.0f}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alpha_counts_agree_with_the_laws(name):
+    target = tiny_target(vocabulary=5)
+    decoder = engine(target, build_drafter(name, target), 3, Sampling())
+    tally = speculative(decoder, [[1, 2, 1]] * 300, Stopping(max_new_tokens=20), detailed=True).tally
+    metrics = tally.metrics()
+    assert metrics["alpha/check"]
+    assert sum(tally.tested_by_position) > 300
+    # Four standard deviations of 1,000 and more tests at the worst.
+    assert abs(metrics["alpha/overlap"] - metrics["alpha/empirical"]) < 4 * 0.5 / sum(tally.tested_by_position) ** 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["T=0", "T=1"])
+def test_rows_do_not_depend_on_their_batch(target, name, sampling):
+    decoder = engine(target, build_drafter(name, target), 3, sampling)
+    stopping = Stopping(max_new_tokens=20, eos_ids=(0,))
+    together = speculative(decoder, RAGGED, stopping)
+    seeds = list(range(len(RAGGED)))
+    order = [3, 0, 7, 1]
+    shuffled = speculative(decoder, [RAGGED[row] for row in order], stopping, seeds=[seeds[row] for row in order])
+    for place, row in enumerate(order):
+        assert shuffled.tokens[place] == together.tokens[row]
+        assert speculative(decoder, [RAGGED[row]], stopping, seeds=[row]).tokens[0] == together.tokens[row]
+
+
+def test_full_acceptance_commits_gamma_plus_one(target):
+    stopping = Stopping(max_new_tokens=21)
+    truth = plain(target, [[5, 6]], stopping).tokens[0]
+    drafter = Scripted(lambda tokens, gamma: (truth + [0] * gamma)[len(tokens) - 2 :][:gamma])
+    generation = speculative(engine(target, drafter, 4), [[5, 6]], stopping)
+    assert generation.tokens[0] == truth
+    assert generation.tally.num_rounds == 4 and float(generation.tally.committed) == 20
+    assert generation.tally.metrics()["tau"] == 5
+
+
+def test_end_of_text_anywhere_inside_a_draft(target):
+    """Every token of the greedy continuation serves once as end-of-text, with a drafter that is always right."""
+    truth = plain(target, [[9, 8]], Stopping(max_new_tokens=25)).tokens[0]
+    drafter = Scripted(lambda tokens, gamma: (truth + [0] * gamma)[len(tokens) - 2 :][:gamma])
+    for eos in set(truth):
+        stopping = Stopping(max_new_tokens=25, eos_ids=(eos,))
+        generation = speculative(engine(target, drafter, 4), [[9, 8]], stopping)
+        assert generation.tokens[0] == truth[: truth.index(eos) + 1]
+        assert generation.finish_reasons == ["eos"]
+        assert 1 + float(generation.tally.committed) == len(generation.tokens[0])
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 4, 5, 6, 7])
+def test_budget_is_met_exactly(target, max_new_tokens):
+    truth = plain(target, [[5, 6]], Stopping(max_new_tokens=20)).tokens[0]
+    drafter = Scripted(lambda tokens, gamma: (truth + [0] * gamma)[len(tokens) - 2 :][:gamma])
+    generation = speculative(engine(target, drafter, 4), [[5, 6]], Stopping(max_new_tokens=max_new_tokens))
+    assert generation.tokens[0] == truth[:max_new_tokens] and generation.finish_reasons == ["length"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_context_ends_a_row(name):
+    target = tiny_target(context=16)
+    prompts = [[5, 6, 7], [8] * 14, [4] * 15]
+    stopping = Stopping(max_new_tokens=40)
+    generation = speculative(engine(target, build_drafter(name, target), 4), prompts, stopping)
+    assert [len(p) + len(t) for p, t in zip(prompts, generation.tokens, strict=True)] == [16, 16, 16]
+    assert generation.finish_reasons == ["context"] * 3
+    assert generation.tokens == plain(target, prompts, stopping).tokens
+
+
+def test_stop_string_completes_inside_a_block(target):
+    truth = plain(target, [[5, 6]], Stopping(max_new_tokens=20)).tokens[0]
+    text = target.tokenizer.decode(truth)
+    stop = text[5:8]
+    stopping = Stopping(max_new_tokens=20, stop_strings=(stop,), tokenizer=target.tokenizer)
+    drafter = Scripted(lambda tokens, gamma: (truth + [0] * gamma)[len(tokens) - 2 :][:gamma])
+    generation = speculative(engine(target, drafter, 4), [[5, 6]], stopping)
+    assert generation.tokens == plain(target, [[5, 6]], stopping).tokens
+    assert generation.finish_reasons == ["stop_string"]
+    assert target.tokenizer.decode(generation.tokens[0]) == text[: text.index(stop) + len(stop)]
+
+
+def test_observers_see_every_round(target):
+    drafter = Scripted(lambda tokens, gamma: [1] * gamma)
+    generation = speculative(engine(target, drafter, 3), RAGGED[:3], Stopping(max_new_tokens=12))
+    committed = sum(outcome.num_committed for outcome in drafter.seen)
+    assert committed.tolist() == [len(tokens) - 1 for tokens in generation.tokens]
+    assert all((outcome.num_accepted <= outcome.draft.num_valid).all() for outcome in drafter.seen)
+
+
+def test_not_a_number_is_one_clear_error(target):
+    broken = tiny_target()
+    broken.model.model.get_output_embeddings().weight.data[7] = torch.nan
+    for decode in (
+        lambda: plain(broken, RAGGED, Stopping(max_new_tokens=5), Sampling()),
+        lambda: plain(broken, RAGGED, Stopping(max_new_tokens=5)),
+        lambda: speculative(engine(broken, Scripted(lambda t, g: [1] * g)), RAGGED, Stopping(max_new_tokens=5)),
+    ):
+        with pytest.raises(FloatingPointError, match=r"NaN.*target\.dtype"):
+            decode()
+
+
+def test_a_token_its_own_law_excludes_is_an_error(target):
+    class Liar(Scripted):
+        law = Law.IID
+
+        def propose(self, sequences, gamma, uniforms):
+            probs = torch.zeros(sequences.num_rows, gamma, target.vocabulary_size)
+            probs[..., 3] = 1
+            return Draft.chain(torch.full((sequences.num_rows, gamma), 4), Law.IID, probs=probs)
+
+    with pytest.raises(FloatingPointError, match="its own probs give zero"):
+        speculative(engine(target, Liar(None), 2, Sampling()), [[5, 6]], Stopping(max_new_tokens=8))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], "no prompts"),
+        ([[1], []], "prompt 1 is empty"),
+        ([[1, 50]], "token 50; allowed: 0 to 49"),
+        ([[-1]], "token -1"),
+        ([[1] * 128], "128 tokens; at most 127"),
+    ],
+)
+def test_prompts_that_cannot_be_decoded(target, prompts, message):
+    decoder = engine(target, Scripted(lambda tokens, gamma: [1] * gamma))
+    for decode in (lambda: plain(target, prompts, Stopping(max_new_tokens=5)),
+                   lambda: speculative(decoder, prompts, Stopping(max_new_tokens=5))):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            decode()
+
+
+def test_a_verifier_refuses_before_decoding(target):
+    drafter = SimpleNamespace(law=Law.IID, shape=Shape.TREE)
+    with pytest.raises(ValueError, match="verifier=speculative_sampling"):
+        engine(target, drafter)
+
+
+def test_gamma_is_checked():
+    for wrong in (-1, 1.5, True, "4", None):
+        with pytest.raises(ValueError, match=r"gamma\.gamma"):
+            Fixed(gamma=wrong)
