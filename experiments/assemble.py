@@ -130,6 +130,19 @@ def build_subject(
     return Subject(point, engine)
 
 
-def set_threads(cfg: DictConfig) -> None:
+def prepare_machine(cfg: DictConfig) -> None:
+    """Check the device and set the number of CPU threads.
+
+    Raises:
+        ValueError: no such device, or not a number of threads.
+    """
     if cfg.threads is not None:
+        if not isinstance(cfg.threads, int) or cfg.threads < 1:
+            raise ValueError(f"threads is {cfg.threads!r}; allowed: a whole number >= 1, or null")
         torch.set_num_threads(cfg.threads)
+    if cfg.device != "auto":
+        try:
+            torch.empty(0, device=cfg.device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"device is {cfg.device!r}; allowed: auto, cpu, or a GPU such as cuda ({reason})") from None

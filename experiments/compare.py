@@ -13,8 +13,8 @@ from experiments.assemble import (
     build_subject,
     build_target,
     build_tracker,
+    prepare_machine,
     register_resolvers,
-    set_threads,
 )
 from experiments.entry_point import one_line_errors
 from experiments.measurement import measure
@@ -34,7 +34,7 @@ def main(cfg: DictConfig) -> None:
 
 def measure_all(cfg: DictConfig, folder: Path) -> list[Record]:
     """Every drafter at every temperature; drafters and target are built once."""
-    set_threads(cfg)
+    prepare_machine(cfg)
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
     target = build_target(cfg)

@@ -13,8 +13,8 @@ from experiments.assemble import (
     build_subject,
     build_target,
     build_tracker,
+    prepare_machine,
     register_resolvers,
-    set_threads,
 )
 from experiments.entry_point import one_line_errors
 from experiments.measurement import measure
@@ -27,7 +27,7 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
-        set_threads(cfg)
+        prepare_machine(cfg)
         sampling, tracker = build_sampling(cfg), build_tracker(cfg)
         target = build_target(cfg)
         protocol = build_protocol(cfg, target)

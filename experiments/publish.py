@@ -1,6 +1,7 @@
 """Show records: in W&B or another tracker, in the terminal, as pictures."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def mirror(records: Sequence[Record], points: Sequence[Point], tracker: Tracker)
 
 def print_report(records: Sequence[Record], folder: Path) -> None:
     """Print the comparison, save it beside the records, and say where everything is."""
-    console, folder = Console(), _relative(folder)
+    # Without a terminal rich assumes 80 columns, too few for the table.
+    console, folder = Console(width=None if sys.stdout.isatty() else 120), _relative(folder)
     if not records:
         console.print("There is no record to show.")
         return

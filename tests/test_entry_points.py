@@ -1,0 +1,186 @@
+"""What a user types: measure, a multirun, compare; and what is said when it is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_models import save_tiny
+
+from experiments import compare, measure
+from experiments.records import load_records
+from experiments.wandb_tracker import read_offline_run
+
+CORPUS = "Ab ca bab. " * 300
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> list[str]:
+    """Overrides that put tiny models and prompts in the place of the embedded ones."""
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny(folder / "target", seed=1, context=256)
+    save_tiny(folder / "drafter", seed=2, context=256)
+    lines = [
+        {"prompt": "def ab(x):", "kind": "code"},
+        {"prompt": "return", "kind": "code"},
+        {"prompt": "z", "kind": "one"},
+    ]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "argparse.py").write_text(CORPUS)
+    return [
+        "target=pretrained",
+        f"target.path={folder / 'target'}",
+        "target.dtype=float32",
+        "device=cpu",
+        "prompts=jsonl",
+        f"prompts.source.path={folder / 'prompts.jsonl'}",
+        "prompts.source.category_field=kind",
+        "max_new_tokens=12",
+        "repeats=1",
+        "hugging_face=false",
+        f"+tiny_folder={folder}",
+    ]
+
+
+def run(entry_point, monkeypatch, capfd, *arguments: str) -> str:
+    """Call an entry point as the command line would; returns what it printed. SystemExit passes through."""
+    monkeypatch.setattr(sys, "argv", [entry_point.__name__, *arguments])
+    entry_point.main()
+    captured = capfd.readouterr()
+    return captured.out + captured.err
+
+
+def folder_of(tiny: list[str]) -> str:
+    return tiny[-1].split("=", 1)[1]
+
+
+def test_one_point_leaves_a_complete_record(tiny, tmp_path, monkeypatch, capfd):
+    out = run(measure, monkeypatch, capfd, *tiny, "drafter=prompt_lookup", "sampling.temperature=1", "gamma.gamma=2",
+              f"hydra.run.dir={tmp_path}")  # fmt: skip
+    (record,) = load_records(tmp_path)
+    assert record["name"] == "prompt_lookup-T1-g2" and "prompt_lookup" in out
+    assert record["point"]["guarantee"] == "exact" and record["point"]["gamma"] == 2
+    metrics = record["metrics"]
+    for key in ("alpha/overlap", "alpha/empirical", "tau", "tau/eq1", "c", "d", "v", "speedup/theorem",
+                "speedup/attainable", "speedup/measured", "speedup/end_to_end", "efficiency", "overhead",
+                "operations", "latency/p50", "latency/p99", "ms_per_token", "yardstick_ms_per_token"):  # fmt: skip
+        assert isinstance(metrics[key], float), key
+    assert metrics["alpha/check"] is True
+    assert metrics["efficiency"] == pytest.approx(metrics["speedup/measured"] / metrics["speedup/attainable"])
+    assert record["seeds"] == [0, 1, 2] and record["versions"]["torch"] and record["machine"]["cores"]
+    assert record["config"]["gamma"]["gamma"] == 2 and record["counts"]["prompts"] == 3
+    lines = [json.loads(line) for line in (tmp_path / record["name"] / "prompts.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines] == [row["name"] for row in record["prompts"]]
+    assert sum(line["new_tokens"] - 1 for line in lines) == record["counts"]["committed"]
+    assert (tmp_path / "table.md").exists() and (tmp_path / "speedups.png").exists()
+
+
+def test_a_four_point_multirun_leaves_four_offline_runs(tiny, tmp_path, monkeypatch, capfd):
+    corpus = f"drafter.corpus.folder={folder_of(tiny)}"
+    run(measure, monkeypatch, capfd, "-m", *tiny, "drafter=ngram", corpus, "gamma.gamma=1,3", "sampling.temperature=0,1",
+        f"hydra.sweep.dir={tmp_path}", "study=gamma")  # fmt: skip
+    runs = [read_offline_run(path) for path in sorted(tmp_path.rglob("offline-run-*")) if path.is_dir()]
+    assert len(runs) == 4
+    seen = set()
+    for offline in runs:
+        config, summary = offline["config"], offline["summary"]
+        seen.add((config["gamma"], config["temperature"]))
+        record = next(
+            r for r in load_records(tmp_path)
+            if (r["point"]["gamma"], r["point"]["temperature"]) == (config["gamma"], config["temperature"])
+        )  # fmt: skip
+        assert config["drafter"] == "ngram" and config["config"]["max_new_tokens"] == 12
+        assert summary["alpha/overlap"] == pytest.approx(record["metrics"]["alpha/overlap"])
+        assert summary["ms_per_token"] == pytest.approx(record["metrics"]["ms_per_token"])
+        assert summary["walltime_seconds"] > 0
+    assert seen == {(1, 0), (1, 1), (3, 0), (3, 1)}
+
+
+def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_path, monkeypatch, capfd):
+    folder = folder_of(tiny)
+    corpora = [f"drafters.{name}.corpus.folder={folder}" for name in ("ngram", "corpus_unigram")]
+    out = run(compare, monkeypatch, capfd, *tiny, *corpora, f"drafters.small_transformer.model.path={folder}/drafter",
+              "batch_size=2", "prompts.count=null", f"hydra.run.dir={tmp_path / 'first'}")  # fmt: skip
+    records = load_records(tmp_path / "first")
+    points = {(r["point"]["drafter"], r["point"]["temperature"]) for r in records}
+    drafters = {"small_transformer", "ngram", "prompt_lookup", "corpus_unigram", "uniform_random"}
+    assert points == {(drafter, temperature) for drafter in drafters for temperature in (0, 1)}
+    assert all(drafter in out for drafter in drafters)
+    assert all(r["metrics"]["tokens_equal_yardstick"] for r in records if r["point"]["temperature"] == 0)
+    assert all(r["metrics"]["alpha/check"] for r in records)
+
+    again = run(compare, monkeypatch, capfd, f"records={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}")
+    assert all(drafter in again for drafter in drafters)
+    assert (tmp_path / "second" / "table.md").read_text() == (tmp_path / "first" / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["gamma.gamma=-1"], "gamma.gamma is -1"),
+        (["sampling.temperature=-0.5"], "sampling.temperature is -0.5"),
+        (["sampling.top_p=0"], "sampling.top_p is 0"),
+        (["sampling.top_p=1.5"], "sampling.top_p is 1.5"),
+        (["drafter=telepathy"], "Could not find 'drafter/telepathy'"),
+        (["drafter.nonsense=3"], "nonsense"),
+        (["max_new_tokens=0"], "max_new_tokens is 0"),
+        (["batch_size=0"], "batch_size is 0"),
+        (["repeats=0"], "repeats is 0"),
+        (["seed=-1"], "seed is -1"),
+        (["threads=0"], "threads is 0"),
+        (["device=abacus"], "device is 'abacus'"),
+        (["prompts.source.path=nowhere.jsonl"], "prompts.source.path"),
+        (["prompts.source.field=text"], "prompts.source.field"),
+        (["prompts.too_long=shrug"], "prompts.too_long"),
+        (["target.path=nowhere/at/all"], "target.path"),
+        (["target.dtype=float3"], "target.dtype"),
+        (["target.attention=flash"], "target.attention"),
+        (["target.context=100000"], "target.context"),
+        (["max_new_tokens=300"], "max_new_tokens"),
+        (["drafter.match=middle"], "drafter.match"),
+        (["drafter=ngram", "drafter.order=0"], "drafter.order"),
+        (["drafter=ngram", "drafter.smoothing=butter"], "drafter.smoothing"),
+        (["drafter=ngram", "drafter.corpus.folder=nowhere"], "nowhere"),
+        (["tracker.mode=sometimes"], "tracker.mode"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong, says):
+    with pytest.raises(SystemExit) as stopped:
+        run(measure, monkeypatch, capfd, *tiny, "drafter=prompt_lookup", *wrong, f"hydra.run.dir={tmp_path}")
+    said = capfd.readouterr().err
+    assert stopped.value.code == 1
+    assert says in said, said
+    assert "Traceback" not in said and len([line for line in said.splitlines() if line.strip()]) <= 12
+
+
+def test_another_tokenizer_is_refused(tiny, tmp_path, monkeypatch, capfd):
+    other = save_tiny(tmp_path / "other", vocabulary=40)
+    with pytest.raises(SystemExit):
+        run(measure, monkeypatch, capfd, *tiny, "drafter=small_transformer", f"drafter.model.path={other}",
+            f"hydra.run.dir={tmp_path / 'run'}")  # fmt: skip
+    assert "tokenizer differs" in capfd.readouterr().err
+
+
+def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch, capfd):
+    """NaN logits in the middle of a run: the error is a line, and error.json tells what was being measured."""
+    import torch
+
+    folder = save_tiny(tmp_path / "broken", seed=3)
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"][3] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SystemExit):
+        run(measure, monkeypatch, capfd, *tiny, f"target.path={folder}", "drafter=prompt_lookup", "gamma.gamma=2",
+            f"hydra.run.dir={tmp_path / 'run'}")  # fmt: skip
+    assert "NaN" in capfd.readouterr().err
+    (error,) = (tmp_path / "run").rglob("error.json")
+    assert json.loads(error.read_text())["point"]["drafter"] == "prompt_lookup"
+
+
+def test_every_yaml_says_what_it_is_and_how_to_use_it():
+    for path in Path(measure.__file__).parents[1].glob("conf/**/*.yaml"):
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+        assert lines[0].startswith("# ") and lines[1].startswith("# python -m experiments."), path
