@@ -145,4 +145,6 @@ def prepare_machine(cfg: DictConfig) -> None:
             torch.empty(0, device=cfg.device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"device is {cfg.device!r}; allowed: auto, cpu, or a GPU such as cuda ({reason})") from None
+            raise ValueError(
+                f"device is {cfg.device!r}; allowed: auto, cpu, or a GPU such as cuda ({reason})"
+            ) from None

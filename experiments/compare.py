@@ -29,7 +29,7 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
         records = measure_all(cfg, folder) if cfg.records is None else load_records(Path(cfg.records))
-        print_report(records, folder)
+        print_report(records, folder, source=cfg.records and Path(cfg.records))
 
 
 def measure_all(cfg: DictConfig, folder: Path) -> list[Record]:

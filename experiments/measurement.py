@@ -2,33 +2,29 @@
 
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-import numpy as np
 from rich.progress import Progress
 
 from experiments.hugging_face import HuggingFaceGenerate
+from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times
 from experiments.provenance import provenance
 from experiments.records import Record
-from experiments.timing import Decoder, Parts, Timed, time_parts, timed
-from framework import theory
+from experiments.timing import Decoder, Parts, time_parts, timed
 from framework.autoregressive import Autoregressive
 from framework.engine import Engine
-from framework.equality import differences, within_float32
-from framework.generation import Generation
-from framework.prompts.prompt_set import Prompt, PromptSet
+from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tally import Tally
 from framework.target import Target
 from framework.tracker import JsonlTracker, Point, tracked
 
-YARDSTICK, HUGGING_FACE = "yardstick", "hugging_face"
-PART_REPEATS = 25
+PART_REPEATS = 25  # how often each part of a round is timed alone
+WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,9 @@ class Protocol:
         repeats: how often every batch is timed.
         seed: row i of the prompts decodes with seed + i.
         hugging_face: whether Hugging Face's generate is timed beside the yardstick (batch size 1 only).
+
+    Raises:
+        ValueError: a number out of range; the message names the yaml key.
     """
 
     prompt_set: PromptSet
@@ -52,21 +51,34 @@ class Protocol:
     hugging_face: bool
 
     def __post_init__(self) -> None:
-        for key in ("batch_size", "repeats"):
-            if not isinstance(getattr(self, key), int) or getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)!r}; allowed: a whole number >= 1")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed is {self.seed!r}; allowed: a whole number >= 0")
+        for key, least in (("batch_size", 1), ("repeats", 1), ("seed", 0)):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{key} is {value!r}; allowed: a whole number >= {least}")
 
-    @property
-    def prompts(self) -> list[Prompt]:
-        return self.prompt_set.prompts
+    def batches(self) -> list["Batch"]:
+        """The prompts in order, batch_size of them at a time."""
+        prompts = self.prompt_set.prompts
+        starts = range(0, len(prompts), self.batch_size)
+        return [
+            Batch(
+                number=number,
+                rows=list(range(start, min(start + self.batch_size, len(prompts)))),
+                prompts=[list(prompt.tokens) for prompt in prompts[start : start + self.batch_size]],
+                seeds=[self.seed + row for row in range(start, min(start + self.batch_size, len(prompts)))],
+            )
+            for number, start in enumerate(starts)
+        ]
 
-    def batches(self) -> Iterator[tuple[list[int], list[list[int]], list[int]]]:
-        """Indices, token ids and seeds of one batch after another."""
-        for first in range(0, len(self.prompts), self.batch_size):
-            rows = list(range(first, min(first + self.batch_size, len(self.prompts))))
-            yield rows, [list(self.prompts[row].tokens) for row in rows], [self.seed + row for row in rows]
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts decoded together: which they are, their token ids, and one seed each."""
+
+    number: int
+    rows: list[int]
+    prompts: list[list[int]]
+    seeds: list[int]
 
 
 class Subject:
@@ -77,7 +89,6 @@ class Subject:
         self.engine = engine
         self.tracker = JsonlTracker()
         self.tally = Tally(engine.gamma_policy.max_gamma, detailed=True)
-        self.generations: list[Generation] = []
         self.rows: list[dict] = []
         self.parts: Parts | None = None
 
@@ -89,184 +100,120 @@ def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, pro
         one record per subject, in their order.
     """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    decoders: dict[str, Decoder] = {YARDSTICK: Autoregressive(target=target, sampling=sampling)}
-    if protocol.hugging_face and protocol.batch_size == 1:
-        decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
-    decoders |= {subject.point.name: subject.engine for subject in subjects}
-    # runs[name][repeat] lists the batches in order
-    runs: dict[str, list[list[Timed]]] = {name: [[] for _ in range(protocol.repeats)] for name in decoders}
-    batches = list(protocol.batches())
-    with ExitStack() as stack, Progress(transient=True) as progress:
+    bench = _Bench(subjects, target, sampling, protocol)
+    # No refreshing thread: it would take its share of what is being timed.
+    with ExitStack() as stack, Progress(transient=True, auto_refresh=False) as progress:
         for subject in subjects:
             stack.enter_context(tracked(subject.tracker, subject.point))
-        temperature = f"T={sampling.temperature:g}"
-        bar = progress.add_task(temperature, total=len(batches) * (len(subjects) + protocol.repeats * len(decoders)))
-        for number, (rows, prompts, seeds) in enumerate(batches):
-            for subject in subjects:
-                progress.update(bar, description=f"{temperature} {subject.point.name}: counting")
-                generation = subject.engine.generate(prompts, stopping=protocol.stopping, seeds=seeds, detailed=True)
-                assert generation.tally is not None
-                subject.tally.add(generation.tally)
-                subject.generations.append(generation)
-                if number == 0:
-                    half = [
-                        p + tokens[: len(tokens) // 2] for p, tokens in zip(prompts, generation.tokens, strict=True)
-                    ]
-                    subject.parts = time_parts(subject.engine, half, seeds=seeds, repeats=PART_REPEATS)
-                progress.advance(bar)
-            if number == 0:
-                for decoder in decoders.values():
-                    short = replace(protocol.stopping, max_new_tokens=min(8, protocol.stopping.max_new_tokens))
-                    timed(decoder, prompts, short, seeds, target.device)
-            for repeat in range(protocol.repeats):
-                # Whoever comes first in one repeat comes last in another.
-                names = list(decoders)[repeat:] + list(decoders)[:repeat]
-                for name in names if repeat % 2 == 0 else reversed(names):
-                    progress.update(bar, description=f"{temperature} {name}: timing")
-                    runs[name][repeat].append(timed(decoders[name], prompts, protocol.stopping, seeds, target.device))
-                    progress.advance(bar)
-            for subject in subjects:
-                for row in _prompt_rows(subject, rows, number, runs, target, protocol):
-                    subject.rows.append(row)
-                    subject.tracker.log_prompt(row)
+        batches = protocol.batches()
+        steps = len(subjects) + protocol.repeats * len(bench.decoders)
+        bar = progress.add_task("", total=len(batches) * steps)
+        for batch in batches:
+            for doing in bench.take(batch):
+                progress.update(bar, description=f"T={sampling.temperature:g} {doing}", advance=1, refresh=True)
         origin = provenance(target.device) | {"started": started, "seconds": time.perf_counter() - start}
-        records = [_record(subject, runs, target, sampling, protocol) | origin for subject in subjects]
+        records = [bench.record(subject) | origin for subject in subjects]
         for subject, record in zip(subjects, records, strict=True):
             subject.tracker.finish(record)
     return records
 
 
-def _prompt_rows(
-    subject: Subject,
-    rows: list[int],
-    number: int,
-    runs: dict[str, list[list[Timed]]],
-    target: Target,
-    protocol: Protocol,
-) -> Iterator[dict]:
-    generation = subject.generations[number]
-    seconds = statistics.median(repeat[number].seconds for repeat in runs[subject.point.name])
-    yardstick_seconds = statistics.median(repeat[number].seconds for repeat in runs[YARDSTICK])
-    for row, tokens, reason in zip(rows, generation.tokens, generation.finish_reasons, strict=True):
-        prompt = protocol.prompts[row]
-        yield {
-            "name": prompt.name,
-            "category": prompt.category,
-            "prompt_tokens": len(prompt.tokens),
-            "new_tokens": len(tokens),
-            "seconds": seconds,
-            "yardstick_seconds": yardstick_seconds,
-            "finish_reason": reason,
-            "seed": protocol.seed + row,
-            "text": target.tokenizer.decode(tokens),
+class _Bench:
+    """All decoders that are compared, and every timed run of theirs."""
+
+    def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, protocol: Protocol):
+        self.subjects, self.target, self.sampling, self.protocol = subjects, target, sampling, protocol
+        self.decoders: dict[str, Decoder] = {YARDSTICK: Autoregressive(target=target, sampling=sampling)}
+        if protocol.hugging_face and protocol.batch_size == 1:
+            self.decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
+        self.decoders |= {subject.point.name: subject.engine for subject in subjects}
+        self.runs: Runs = {name: [[] for _ in range(protocol.repeats)] for name in self.decoders}
+
+    def take(self, batch: Batch) -> Iterator[str]:
+        """Count and time one batch with everyone, and log its prompts; says after each step what was done."""
+        for subject in self.subjects:
+            self._count(subject, batch)
+            yield f"counted {subject.point.name}"
+        if batch.number == 0:
+            self._warm_up(batch)
+        for repeat in range(self.protocol.repeats):
+            # Whoever comes first in one repeat comes last in another.
+            names = list(self.decoders)[repeat:] + list(self.decoders)[:repeat]
+            for name in names if repeat % 2 == 0 else reversed(names):
+                decoder, stopping = self.decoders[name], self.protocol.stopping
+                run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
+                self.runs[name][repeat].append(run)
+                yield f"timed {name}"
+        for subject in self.subjects:
+            for row in self._prompt_rows(subject, batch):
+                subject.rows.append(row)
+                subject.tracker.log_prompt(row)
+
+    def _count(self, subject: Subject, batch: Batch) -> None:
+        """The untimed pass, whose sums need every law in full; and, once, the parts of a round alone."""
+        stopping = self.protocol.stopping
+        generation = subject.engine.generate(batch.prompts, stopping=stopping, seeds=batch.seeds, detailed=True)
+        assert generation.tally is not None
+        subject.tally.add(generation.tally)
+        if subject.parts is None:
+            pairs = zip(batch.prompts, generation.tokens, strict=True)
+            half = [prompt + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
+            subject.parts = time_parts(subject.engine, half, seeds=batch.seeds, repeats=PART_REPEATS)
+
+    def _warm_up(self, batch: Batch) -> None:
+        stopping = self.protocol.stopping
+        short = replace(stopping, max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens))
+        for decoder in self.decoders.values():
+            timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
+
+    def _prompt_rows(self, subject: Subject, batch: Batch) -> Iterator[dict]:
+        """What is known of each prompt of a batch; seconds are those of its batch."""
+        own, yardstick = (
+            [repeat[batch.number] for repeat in self.runs[name]] for name in (subject.point.name, YARDSTICK)
+        )
+        generation = own[0].generation
+        ratios = generation.tally.metrics() if generation.tally and len(batch.rows) == 1 else {}
+        for index, row in enumerate(batch.rows):
+            prompt, tokens = self.protocol.prompt_set.prompts[row], generation.tokens[index]
+            yield {
+                "name": prompt.name,
+                "category": prompt.category,
+                "prompt_tokens": len(prompt.tokens),
+                "new_tokens": len(tokens),
+                "seconds": statistics.median(run.seconds for run in own),
+                "yardstick_seconds": statistics.median(run.seconds for run in yardstick),
+                "alpha": ratios.get("alpha/empirical"),
+                "tau": ratios.get("tau"),
+                "finish_reason": generation.finish_reasons[index],
+                "seed": batch.seeds[index],
+                "text": self.target.tokenizer.decode(tokens),
+            }
+
+    def record(self, subject: Subject) -> Record:
+        """Everything known of a subject once all batches were taken, but for where and when."""
+        tally, prompt_set = subject.tally, self.protocol.prompt_set
+        assert subject.parts is not None
+        prompts = [list(prompt.tokens) for prompt in prompt_set.prompts]
+        name, parted = subject.point.name, {}
+        if self.sampling.greedy:
+            parted = parted_from((YARDSTICK, HUGGING_FACE), name, self.runs, self.target, prompts)
+        stages, stages_per_round = stage_times(self.runs[name][0], num_passes=float(tally.passes.sum()))
+        return {
+            "name": name,
+            "study": subject.point.study,
+            "point": subject.point.settings,
+            "config": subject.point.config,
+            "seeds": [self.protocol.seed + row for row in range(len(prompts))],
+            "counts": tally.counts()
+            | {
+                "prompts": len(prompts),
+                "prompts_truncated": prompt_set.num_truncated,
+                "prompts_skipped": prompt_set.num_skipped,
+            },
+            "metrics": all_metrics(name, tally, subject.parts, self.runs, parted),
+            "differences": {other: [asdict(found) for found in places] for other, places in parted.items()},
+            "stages": stages,
+            "stages_ms_per_round": stages_per_round,
+            "rounds_histogram": {"accepted": tally.accepted.sum(0).tolist()},
+            "prompts": subject.rows,
         }
-
-
-def _record(
-    subject: Subject,
-    runs: dict[str, list[list[Timed]]],
-    target: Target,
-    sampling: Sampling,
-    protocol: Protocol,
-) -> Record:
-    own, yardstick = runs[subject.point.name], runs[YARDSTICK]
-    metrics: dict = subject.tally.metrics()
-    metrics |= _speed(own, yardstick)
-    metrics |= _prediction(subject, metrics)
-    if HUGGING_FACE in runs:
-        hugging_face = runs[HUGGING_FACE]
-        metrics["hf_generate_ms_per_token"] = statistics.median(_end_to_end_ms(repeat) for repeat in hugging_face)
-    if sampling.greedy:
-        prompts = [list(prompt.tokens) for prompt in protocol.prompts]
-        got = _tokens(own[0])
-        num_tokens = sum(len(tokens) for tokens in got)
-        for name, key in ((YARDSTICK, "tokens_equal_yardstick"), (HUGGING_FACE, "tokens_equal_hf")):
-            if name in runs:
-                metrics[key] = within_float32(differences(target, prompts, _tokens(runs[name][0]), got), num_tokens)
-    stages: dict[str, float] = defaultdict(float)
-    for run in own[0]:
-        for stage, seconds in run.stages.items():
-            stages[stage] += seconds
-    num_passes = float(subject.tally.passes.sum())
-    accepted = subject.tally.accepted.sum(0).tolist()
-    return {
-        "name": subject.point.name,
-        "study": subject.point.study,
-        "point": subject.point.settings,
-        "config": subject.point.config,
-        "seeds": [protocol.seed + row for row in range(len(protocol.prompts))],
-        "counts": subject.tally.counts()
-        | {
-            "prompts": len(protocol.prompts),
-            "prompts_truncated": protocol.prompt_set.num_truncated,
-            "prompts_skipped": protocol.prompt_set.num_skipped,
-        },
-        "metrics": metrics,
-        "stages": dict(stages),
-        "stages_ms_per_round": {
-            stage: 1000 * seconds / num_passes
-            for stage, seconds in stages.items()
-            if num_passes and stage not in ("prefill", "begin")
-        },
-        "rounds_histogram": {"accepted": accepted},
-        "prompts": subject.rows,
-    }
-
-
-def _tokens(batches: list[Timed]) -> list[list[int]]:
-    return [tokens for run in batches for tokens in run.generation.tokens]
-
-
-def _decode_ms(batches: list[Timed]) -> float:
-    """Milliseconds per decoded token, prompts' reading excluded."""
-    return 1000 * sum(run.decode_seconds for run in batches) / max(1, sum(run.num_decoded for run in batches))
-
-
-def _end_to_end_ms(batches: list[Timed]) -> float:
-    """Milliseconds per token, prompts' reading included."""
-    return 1000 * sum(run.seconds for run in batches) / sum(len(tokens) for tokens in _tokens(batches))
-
-
-def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict:
-    """Ratios per repeat, because a machine that is slow in one repeat is slow for both; then their median."""
-    ratios = [_decode_ms(theirs) / _decode_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
-    end_to_end = [_end_to_end_ms(theirs) / _end_to_end_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
-    latencies = [
-        statistics.median(repeat[batch].seconds for repeat in own)
-        for batch in range(len(own[0]))
-        for _ in own[0][batch].generation.tokens
-    ]
-    p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
-    return {
-        "speedup/measured": statistics.median(ratios),
-        "speedup/measured_low": min(ratios),
-        "speedup/measured_high": max(ratios),
-        "speedup/end_to_end": statistics.median(end_to_end),
-        "ms_per_token": statistics.median(_decode_ms(repeat) for repeat in own),
-        "yardstick_ms_per_token": statistics.median(_decode_ms(repeat) for repeat in yardstick),
-        "yardstick_end_to_end_ms_per_token": statistics.median(_end_to_end_ms(repeat) for repeat in yardstick),
-        "latency/p50": p50,
-        "latency/p90": p90,
-        "latency/p99": p99,
-    }
-
-
-def _prediction(subject: Subject, metrics: dict) -> dict:
-    """What theory predicts from the measured alpha and cost, and what a loop of zero cost would reach."""
-    parts, tally, gamma = subject.parts, subject.tally, subject.tally.max_gamma
-    assert parts is not None
-    c = parts.d / gamma if gamma else 0.0
-    prediction: dict = {"c": c, "d": parts.d, "v": parts.v(gamma), "one_row_ms": 1000 * parts.one_row}
-    alpha, tau = metrics["alpha/overlap"], metrics["tau"]
-    if alpha is not None:
-        alpha = min(alpha, 1.0)
-        prediction["speedup/theorem"] = theory.speedup(alpha, gamma, c)
-        prediction["operations"] = theory.operations_factor(alpha, gamma, parts.operations)
-    passes = tally.passes.tolist()
-    if tau and sum(passes):
-        rows_time = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / sum(passes)
-        attainable = theory.attainable_speedup(tau, parts.d, rows_time)
-        prediction["speedup/attainable"] = attainable
-        prediction["efficiency"] = metrics["speedup/measured"] / attainable
-        prediction["overhead"] = 1 - prediction["efficiency"]
-    return prediction

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.pictures import draw_pictures
-from experiments.records import Record
+from experiments.records import Record, group_records
 from experiments.report import comparison_table, markdown_table
 from framework.tracker import Point, Tracker, tracked
 
@@ -29,19 +29,21 @@ def mirror(records: Sequence[Record], points: Sequence[Point], tracker: Tracker)
             console.print(f"[yellow]{type(tracker).__name__} did not take {point.name}: {error}[/yellow]")
 
 
-def print_report(records: Sequence[Record], folder: Path) -> None:
-    """Print the comparison, save it beside the records, and say where everything is."""
+def print_report(records: Sequence[Record], folder: Path, *, source: Path | None = None) -> None:
+    """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`."""
     # Without a terminal rich assumes 80 columns, too few for the table.
     console, folder = Console(width=None if sys.stdout.isatty() else 120), _relative(folder)
     if not records:
         console.print("There is no record to show.")
         return
+    records = [record for group in group_records(records) for record in group.records]  # one order, whatever came first
     console.print(comparison_table(records, width=console.width))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
     pictures = draw_pictures(records, folder)
+    records_at = _relative(source) if source else folder
     console.print()
-    console.print(f"Records, table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
+    console.print(f"Records: {records_at}   table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
     if (folder / "wandb").exists():
         console.print(
             f"Offline W&B runs: {folder}/wandb  (send them with: wandb sync {folder}/wandb/offline-run-*)",
@@ -50,7 +52,7 @@ def print_report(records: Sequence[Record], folder: Path) -> None:
     console.print(
         "Next: python -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
         "      python -m experiments.measure -m study=gamma                  (a sweep)\n"
-        f"      python -m experiments.compare records={folder}   (this table again)",
+        f"      python -m experiments.compare records={records_at}   (this table again)",
         soft_wrap=True,
         highlight=False,
     )

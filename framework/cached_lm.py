@@ -4,6 +4,9 @@ Slot = position: row b's token at position t lives in cache slot t. A query at p
 rolling back is only a smaller start at the next pass: stale slots are never seen before they are overwritten.
 """
 
+import inspect
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 from transformers import Cache, PretrainedConfig, PreTrainedModel
@@ -13,6 +16,9 @@ from framework.sequences import Sequences
 
 # Logits of more fed tokens than this are computed only where they are asked for.
 FEW_TOKENS = 16
+# Flash attention takes no mask of ours, and flex attention no dense one.
+ATTENTIONS = ("sdpa", "eager")
+PROBE_TOKENS = 8
 
 
 class CachedLM:
@@ -21,7 +27,7 @@ class CachedLM:
     Attributes:
         model: the Hugging Face model, in evaluation mode; never edited.
         vocabulary_size: width of the logits handed out. Rows of the output layer beyond it are padding and cut off;
-            missing ones are filled with -inf.
+            missing ones are filled with -inf, and such tokens are read as the last one the model knows.
         context: most positions a row may have.
         cached: [B] int64: slots of each row that hold committed tokens.
     """
@@ -31,20 +37,15 @@ class CachedLM:
         Raises:
             ValueError: the model cannot be served exactly; the message gives the reason.
         """
-        limit = getattr(model.config, "max_position_embeddings", None)
-        if context is None and limit is None:
-            raise ValueError(f"{_name(model)} does not say how long its context is; set target.context")
-        if context is not None and (context < 1 or (limit is not None and context > limit)):
-            raise ValueError(f"target.context is {context}; {_name(model)} allows 1 to {limit}")
+        if reason := refusal(model, context):
+            raise ValueError(f"{_name(model)} cannot be served: {reason}")
         self.model = model.eval()
         self.vocabulary_size = vocabulary_size
-        self.context: int = context or limit
+        self.context: int = context or model.config.get_text_config().max_position_embeddings
         self.cached = torch.zeros(0, dtype=torch.int64)
-        reason = refusal(model, self.context)
-        if reason:
-            raise ValueError(f"{_name(model)} cannot be served: {reason}")
-        self._slots = _Slots()
-        self._cache = Cache(layers=[_SlotLayer(self._slots) for _ in range(model.config.num_hidden_layers)])
+        self._last_known = model.config.get_text_config().vocab_size - 1
+        self._slots = _Slots(0, 0)
+        self._cache = Cache(layers=[])
         self._probe()
 
     @property
@@ -52,8 +53,15 @@ class CachedLM:
         return self.model.device
 
     def begin(self, num_rows: int, capacity: int) -> None:
-        """Forget all rows and make room for num_rows of `capacity` slots each: committed tokens, a draft, and one more."""
-        self._slots.num_rows, self._slots.capacity = num_rows, capacity
+        """Forget all rows and make room for num_rows of `capacity` slots: committed tokens, a draft, and one more."""
+        if (num_rows, capacity) == (self._slots.num_rows, self._slots.capacity):
+            # What a failed generation left behind may be a NaN, and a masked NaN is still a NaN.
+            with torch.inference_mode():
+                self._cache.reset()
+        else:
+            self._slots = _Slots(num_rows, capacity)
+            num_layers = self.model.config.get_text_config().num_hidden_layers
+            self._cache = Cache(layers=[_SlotLayer(self._slots) for _ in range(num_layers)])
         self._slot_ids = torch.arange(capacity, device=self.device)
         self._row_offsets = torch.arange(num_rows, device=self.device).unsqueeze(1) * capacity
         self.cached = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
@@ -81,6 +89,8 @@ class CachedLM:
         self._slots.visible, self._slots.num_tokens = visible, num_tokens
         kept = torch.unique(keep) if keep is not None and num_tokens > FEW_TOKENS else None
         mask = self._mask(start, positions, visible)
+        if self._last_known < self.vocabulary_size - 1:
+            tokens = tokens.clamp(max=self._last_known)
         # Inference mode saves a twentieth of the pass; the copy is an ordinary tensor again, fit to be trained on.
         with torch.inference_mode():
             logits = self.model(
@@ -94,7 +104,8 @@ class CachedLM:
             ).logits
         logits = self._to_vocabulary(logits).clone()
         if keep is not None:
-            index = keep if kept is None else torch.searchsorted(kept, keep)
+            # A model may hand out all rows all the same.
+            index = keep if kept is None or logits.shape[1] == num_tokens else torch.searchsorted(kept, keep)
             logits = logits[torch.arange(len(keep), device=keep.device), index].unsqueeze(1)
         return logits
 
@@ -105,11 +116,11 @@ class CachedLM:
             [B, V] logits of what follows pending.
         """
         start = torch.minimum(self.cached, sequences.lengths - 1)
-        num_tokens = int((sequences.lengths - start).max())
+        num_tokens, furthest = torch.stack([(sequences.lengths - start).max(), start.max()]).tolist()
         index = (start.unsqueeze(1) + self._slot_ids[:num_tokens]).clamp_(max=sequences.tokens.shape[1] - 1)
         logits = self.forward(
             sequences.tokens.gather(1, index),
-            start,
+            start if furthest else None,
             visible=sequences.longest,
             keep=sequences.lengths - 1 - start,
         )
@@ -132,72 +143,96 @@ class CachedLM:
             return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
         return logits[..., : self.vocabulary_size]
 
-    @torch.no_grad()
     def _probe(self) -> None:
-        """Compare a ragged, rolled-back cache with uncached passes: catches what no config says, ALiBi for example.
+        """Roll a ragged cache back and compare with uncached passes: catches what no config says, ALiBi for example.
 
         Raises:
-            ValueError: they differ.
+            ValueError: they differ, or the model cannot be called this way at all.
         """
-        random = torch.Generator().manual_seed(0)
-        most = min(self.vocabulary_size, self.model.config.get_text_config().vocab_size)
-        tokens = torch.randint(0, most, (2, 8), generator=random).to(self.device)
-        begins = torch.tensor([5, 2], device=self.device)
-        if self.context < tokens.shape[1]:
+        if self.context < PROBE_TOKENS:
             return
-        self.begin(2, 8)
-        self.forward(tokens.flip(1), None, visible=8)  # what is to be rolled back
-        self.forward(tokens[:, :5], None, visible=5)
-        continued = torch.stack([tokens[0, 5:8], tokens[1, 2:5]])
-        cached = self.forward(continued, begins, visible=8)
-        for row in range(2):
-            end = int(begins[row]) + 3
-            uncached = self._to_vocabulary(self.model(input_ids=tokens[row : row + 1, :end], use_cache=False).logits)
-            expected = uncached[0, -3:].float()
-            expected, got = expected[expected.isfinite()], cached[row][expected.isfinite()].float()
-            error = (expected - got).abs().max() / (1 + expected.abs().max())
-            if error > (1e-4 if self.model.dtype in (torch.float32, torch.float64) else 5e-2):
-                raise ValueError(
-                    f"{_name(self.model)} cannot be served: its logits after a roll-back differ from uncached ones by "
-                    f"{error:.1e} of their size; it probably takes positions from cache slots"
-                )
+        try:
+            error = self._rollback_error()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as failure:  # whatever a foreign forward may raise
+            reason = f"it does not run with a cache and positions of ours ({type(failure).__name__}: {failure})"
+            raise ValueError(f"{_name(self.model)} cannot be served: {reason}") from failure
+        if not error < (1e-4 if self.model.dtype in (torch.float32, torch.float64) else 5e-2):
+            raise ValueError(
+                f"{_name(self.model)} cannot be served: its logits after a roll-back differ from uncached ones by "
+                f"{error:.1e} of their size; it is not causal, or takes positions from cache slots"
+            )
+
+    @torch.no_grad()
+    def _rollback_error(self) -> float:
+        """Largest difference between cached and uncached logits, as a share of 1 + the largest logit."""
+        most = min(self.vocabulary_size, self._last_known + 1)
+        tokens = torch.randint(0, most, (2, PROBE_TOKENS), generator=torch.Generator().manual_seed(0)).to(self.device)
+        start = torch.tensor([PROBE_TOKENS - 3, 2], device=self.device)
+        self.begin(2, PROBE_TOKENS)
+        self.forward(tokens.flip(1), None, visible=PROBE_TOKENS)  # what is to be rolled back
+        self.forward(tokens[:, :-3], None, visible=PROBE_TOKENS - 3)
+        continued = tokens.gather(1, start.unsqueeze(1) + torch.arange(3, device=self.device))
+        cached = self.forward(continued, start, visible=PROBE_TOKENS)
+        errors = []
+        for row, end in enumerate((PROBE_TOKENS, 5)):
+            uncached = self.model(input_ids=tokens[row : row + 1, :end], use_cache=False).logits[0, -3:]
+            # Not over the filling of a vocabulary wider than the model.
+            expected, got = uncached[:, :most].double(), cached[row, :, :most].double()
+            errors.append((expected - got).abs().max() / (1 + expected.abs().max()))
+        return float(torch.stack(errors).max())
 
 
-def refusal(model: PreTrainedModel, context: int) -> str | None:
-    """Why a model's cache cannot be rolled back exactly within `context` positions, or None."""
-    config: PretrainedConfig = model.config
-    if config.is_encoder_decoder:
+def refusal(model: PreTrainedModel, context: int | None) -> str | None:
+    """Why a model cannot be served exactly within `context` positions (None: its own limit), or None if it can."""
+    config: PretrainedConfig = model.config.get_text_config()
+    if model.config.is_encoder_decoder:
         return "encoder-decoder models are not supported; give a decoder-only model"
-    if getattr(model, "_is_stateful", False):
+    if model._is_stateful:
         return "it keeps a recurrent state, which cannot be rolled back"
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "it takes no position_ids, so that rows of different lengths cannot be told where they are"
+    if config._attn_implementation not in ATTENTIONS:
+        return f"target.attention is {config._attn_implementation!r}; allowed: {', '.join(ATTENTIONS)}"
+    limit = getattr(config, "max_position_embeddings", None) or context
+    if limit is None:
+        return "it does not say how long its context is; set target.context"
+    context = limit if context is None else context
+    if not 1 <= context <= limit:
+        return f"target.context is {context}; allowed: 1 to {limit}"
+    kinds = set(getattr(config, "layer_types", None) or [])
     if other := kinds - {"full_attention", "sliding_attention"}:
         return f"its layers of type {', '.join(sorted(other))} cannot be rolled back"
-    window = getattr(config, "sliding_window", None)
-    slides = "sliding_attention" in kinds or (getattr(config, "layer_types", None) is None and window is not None)
-    if slides and window is not None and window < context:
+    window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    if window and window < context and kinds != {"full_attention"}:
         return f"its sliding window of {window} is smaller than the context of {context}; set target.context={window}"
-    rope = getattr(config, "rope_parameters", None) or {}
-    original = rope.get("original_max_position_embeddings")
-    if rope.get("rope_type") in ("dynamic", "longrope") and original is not None and original < context:
-        return f"its {rope['rope_type']} rotary positions change with the length; set target.context={original}"
-    if config._attn_implementation not in ("sdpa", "eager"):
-        return f"target.attention is {config._attn_implementation!r}; allowed: sdpa, eager"
+    for rope in _ropes(config):
+        original = rope.get("original_max_position_embeddings", context)
+        if rope.get("rope_type") == "longrope" and original < context:
+            return f"its rotary positions change beyond {original}; set target.context={original}"
     return None
+
+
+def _ropes(config: PretrainedConfig) -> list[dict]:
+    """The settings of rotary positions: one for all layers, or one per kind of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [each for each in rope.values() if isinstance(each, dict)] or [rope]
 
 
 def _name(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"
 
 
+@dataclass
 class _Slots:
-    """Where the pass under way writes and how far it sees; shared by all layers."""
+    """The room there is, and where the pass under way writes and how far it sees; shared by all layers."""
 
     num_rows: int
     capacity: int
-    num_tokens: int
-    visible: int
-    writes: Tensor  # [B * M] int64 into rows and slots laid end to end
+    num_tokens: int = field(init=False)
+    visible: int = field(init=False)
+    writes: Tensor = field(init=False)  # [B * M] int64 into the slots of all rows laid end to end
 
 
 class _SlotLayer(CacheLayerMixin):
@@ -209,20 +244,19 @@ class _SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         rows, capacity = self.slots.num_rows, self.slots.capacity
-        # Zeros, because a masked NaN is still a NaN.
         self.keys, self.values = (
             torch.zeros(rows, capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
             for s in (key_states, value_states)
         )
         self._flat_keys, self._flat_values = self.keys.flatten(0, 1), self.values.flatten(0, 1)
+        self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         slots = self.slots
-        if self.keys is None or self.keys.shape[:2] != (slots.num_rows, slots.capacity):
+        if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
         self._flat_keys.index_copy_(0, slots.writes, key_states.transpose(1, 2).flatten(0, 1))
         self._flat_values.index_copy_(0, slots.writes, value_states.transpose(1, 2).flatten(0, 1))
         return self.keys[:, : slots.visible].transpose(1, 2), self.values[:, : slots.visible].transpose(1, 2)

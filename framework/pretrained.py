@@ -2,16 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from huggingface_hub import constants, get_session, try_to_load_from_cache
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
-from framework.cached_lm import CachedLM
+from framework.cached_lm import ATTENTIONS, CachedLM
 from framework.target import Target
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HUB_SECONDS = 3  # the libraries wait for half a minute
 
 
 def load_target(*, path: str, dtype: str, device: str, attention: str, context: int | None) -> Target:
@@ -25,13 +31,13 @@ def load_target(*, path: str, dtype: str, device: str, attention: str, context: 
         context: most positions to use; None takes the model's own limit.
 
     Raises:
-        FileNotFoundError, OSError: nothing loadable at `path`.
+        OSError: nothing loadable at `path`, or no network to load it over.
         ValueError: an unknown setting, or a model that cannot be served exactly.
     """
-    tokenizer = load_tokenizer(path, key="target.path")
-    vocabulary_size = max(tokenizer.get_vocab().values()) + 1
-    model = _load_model(path, dtype, device, attention, key="target")
-    vocabulary_size = min(vocabulary_size, model.get_output_embeddings().weight.shape[0])
+    place = _locate(path, key="target.path")
+    tokenizer = _load_tokenizer(place)
+    model = _load_model(place, dtype, _device(device), attention, key="target")
+    vocabulary_size = min(max(tokenizer.get_vocab().values()) + 1, model.config.get_text_config().vocab_size)
     return Target(
         model=CachedLM(model, vocabulary_size=vocabulary_size, context=context),
         tokenizer=tokenizer,
@@ -44,14 +50,16 @@ def load_draft_model(*, path: str, dtype: str, attention: str) -> Callable[[Targ
     """Say how to load a small model for a target; it is loaded once the target is known, onto the target's device.
 
     Raises (when called with the target):
-        ValueError: its tokenizer is another one.
+        OSError: nothing loadable at `path`, or no network to load it over.
+        ValueError: its tokenizer is another one, or the model cannot be served.
     """
 
     def load(target: Target) -> CachedLM:
-        check_same_tokenizer(target.tokenizer, load_tokenizer(path, key="drafter.model.path"))
-        model = _load_model(path, dtype, str(target.device), attention, key="drafter.model")
-        context = min(target.model.context, getattr(model.config, "max_position_embeddings", target.model.context))
-        return CachedLM(model, vocabulary_size=target.vocabulary_size, context=context)
+        place = _locate(path, key="drafter.model.path")
+        check_same_tokenizer(target.tokenizer, _load_tokenizer(place))
+        model = _load_model(place, dtype, target.device, attention, key="drafter.model")
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or target.model.context
+        return CachedLM(model, vocabulary_size=target.vocabulary_size, context=min(target.model.context, limit))
 
     return load
 
@@ -66,46 +74,126 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTok
         differing = sorted(set(ours.items()) ^ set(theirs.items()), key=lambda item: (item[1], item[0]))
         token, token_id = differing[0]
         raise ValueError(
-            f"the drafter's tokenizer differs from the target's: {len(differing)} entries, first {token!r} = {token_id}. "
-            "Both must be the same; choose another drafter.model.path"
+            f"the drafter's tokenizer differs from the target's in {len(differing)} entries, first {token!r} = "
+            f"{token_id}; both must be the same: choose another drafter.model.path"
         )
 
 
 def load_tokenizer(path: str, *, key: str) -> PreTrainedTokenizerBase:
     """
+    Args:
+        path: a local folder, or a hub name.
+        key: of the yaml entry that errors are to name.
+
     Raises:
-        FileNotFoundError: nothing there; the message names the yaml key.
+        OSError: nothing there, or no network to load it over.
+        ValueError: what is there is not a tokenizer.
     """
-    _require_something_at(path, key)
-    return AutoTokenizer.from_pretrained(path)
+    return _load_tokenizer(_locate(path, key=key))
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """16 hex digits that name the weights: a hash over names, shapes and a sample of every tensor."""
+    """16 hex digits that name the weights, whatever dtype they are loaded in, provided it holds them exactly.
+
+    A hash over the name and shape of every tensor, a sample of its values, and the sum of all their float32 bits as
+    integers modulo 2**32: neither the device nor its number of threads changes it, and any single weight does.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        sample = tensor.flatten()[:: max(1, tensor.numel() // 64)].float().cpu().numpy()
-        digest.update(json.dumps([name, list(tensor.shape)]).encode())
+        values = tensor.detach().flatten().float()
+        sample = values[:: max(1, values.numel() // 64)].cpu().numpy()
+        total = int(values.view(torch.int32).sum(dtype=torch.int32))
+        digest.update(json.dumps([name, list(tensor.shape), total]).encode())
         digest.update(sample.tobytes())
     return digest.hexdigest()[:16]
 
 
-def _load_model(path: str, dtype: str, device: str, attention: str, *, key: str):
+@dataclass(frozen=True)
+class _Place:
+    """Where to load from, and the yaml key that said so."""
+
+    key: str
+    path: str
+    is_local: bool  # everything is on this machine: ask no hub
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Turn what the libraries raise into one line that names the yaml key; no progress bars for a local file."""
+        bars = logging.is_progress_bar_enabled()
+        if self.is_local:
+            logging.disable_progress_bar()
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            kind = OSError if isinstance(error, (OSError, SafetensorError)) else ValueError
+            reason = str(error).strip().split("\n")[0]
+            raise kind(f"{self.key} is {self.path!r}, which cannot be loaded: {reason}") from error
+        finally:
+            if bars:
+                logging.enable_progress_bar()
+
+
+def _locate(path: str, *, key: str) -> _Place:
+    """Find a folder, or make sure of the hub, before a library waits long for what it cannot reach.
+
+    Raises:
+        FileNotFoundError: a folder that is no model, or is not there.
+        ConnectionError: a hub name that is not on this machine, and no hub.
+    """
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file():
+        return _Place(key, str(folder), is_local=True)
+    if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise FileNotFoundError(f"{key} is {path!r}: no config.json there; give a model folder or a hub name")
+    if not constants.HF_HUB_OFFLINE and _hub_answers():
+        return _Place(key, path, is_local=False)
+    with (place := _Place(key, path, is_local=True)).loading():
+        is_cached = isinstance(try_to_load_from_cache(path, "config.json"), str)
+    if not is_cached:
+        cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
+        raise ConnectionError(
+            f"{key} is {path!r}: no such folder, not downloaded yet, and {cause}; give a model folder"
+        )
+    return place
+
+
+def _hub_answers() -> bool:
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+    except Exception:  # of whichever HTTP library the hub client uses
+        return False
+    return True
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"device is {device!r}, which cannot be used here: {reason}; allowed: auto, cpu, cuda"
+        ) from error
+
+
+def _load_tokenizer(place: _Place) -> PreTrainedTokenizerBase:
+    with place.loading():
+        return AutoTokenizer.from_pretrained(place.path, local_files_only=place.is_local, trust_remote_code=False)
+
+
+def _load_model(place: _Place, dtype: str, device: torch.device, attention: str, *, key: str) -> PreTrainedModel:
     if dtype not in DTYPES:
         raise ValueError(f"{key}.dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
-    if attention not in ("sdpa", "eager"):
-        raise ValueError(f"{key}.attention is {attention!r}; allowed: sdpa, eager")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    _require_something_at(path, f"{key}.path")
-    if AutoConfig.from_pretrained(path).is_encoder_decoder:
-        raise ValueError(f"{key}.path={path} is an encoder-decoder model; give a decoder-only model")
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], attn_implementation=attention)
+    if attention not in ATTENTIONS:
+        raise ValueError(f"{key}.attention is {attention!r}; allowed: {', '.join(ATTENTIONS)}")
+    options = {"local_files_only": place.is_local, "trust_remote_code": False}
+    with place.loading():
+        if AutoConfig.from_pretrained(place.path, **options).is_encoder_decoder:
+            raise ValueError("it is an encoder-decoder model; give a decoder-only model")
+        model, report = AutoModelForCausalLM.from_pretrained(
+            place.path, dtype=DTYPES[dtype], attn_implementation=attention, output_loading_info=True, **options
+        )
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(f"{len(missing)} weights are not in its files, {missing[0]} for one")
     return model.to(device).requires_grad_(False)
-
-
-def _require_something_at(path: str, key: str) -> None:
-    """Fail at once where a folder is missing, before a library turns it into a hub request that times out."""
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1 or Path(path).exists()
-    if looks_local and not (Path(path).expanduser() / "config.json").exists():
-        raise FileNotFoundError(f"{key} is {path!r}: no config.json there; give a model folder or a hub name")

@@ -37,7 +37,7 @@ class Sampling:
             value = getattr(self, key)
             require(isinstance(value, int | float) and not isinstance(value, bool), key, "a number")
         require(0 <= self.temperature < float("inf"), "temperature", "a number >= 0")
-        require(self.top_k == int(self.top_k) and self.top_k >= 0, "top_k", "a whole number >= 0 (0 keeps all)")
+        require(float(self.top_k).is_integer() and self.top_k >= 0, "top_k", "a whole number >= 0 (0 keeps all)")
         require(0 < self.top_p <= 1, "top_p", "a number in (0, 1]")
         require(0 <= self.min_p < 1, "min_p", "a number in [0, 1)")
 
@@ -53,13 +53,14 @@ class Sampling:
             logits: [..., V] floating; -inf forbids a token; left untouched.
 
         Returns:
-            [..., V] float32 (float64 for float64 logits), each row summing to 1; NaN wherever logits are NaN.
+            [..., V] float32 (float64 for float64 logits), each row summing to 1; NaN throughout a row whose logits
+            hold NaN or forbid every token.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
             one_hot = torch.zeros_like(logits).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
-            # An argmax hides NaN; a law built on it must not.
-            return one_hot + torch.where(logits.isnan().any(-1, keepdim=True), torch.nan, 0.0)
+            # An argmax hides NaN, and finds a token where all are forbidden; a law built on it must not.
+            return one_hot + torch.where(logits.amax(-1, keepdim=True).isfinite(), 0.0, torch.nan)
         logits = logits / self.temperature
         if 0 < self.top_k < logits.shape[-1]:
             kth = logits.topk(int(self.top_k), dim=-1).values[..., -1:]

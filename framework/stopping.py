@@ -26,7 +26,8 @@ class Stopping:
     tokenizer: PreTrainedTokenizerBase | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
+        whole = isinstance(self.max_new_tokens, int) and not isinstance(self.max_new_tokens, bool)
+        if not whole or self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens!r}; allowed: a whole number >= 1")
         if self.stop_strings and self.tokenizer is None:
             raise ValueError("stop_strings need a tokenizer")

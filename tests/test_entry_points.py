@@ -1,15 +1,18 @@
 """What a user types: measure, a multirun, compare; and what is said when it is wrong."""
 
+import itertools
 import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_models import save_tiny
 
 from experiments import compare, measure
 from experiments.records import load_records
 from experiments.wandb_tracker import read_offline_run
+from framework.cached_lm import CachedLM
 
 CORPUS = "Ab ca bab. " * 300
 
@@ -163,21 +166,24 @@ def test_another_tokenizer_is_refused(tiny, tmp_path, monkeypatch, capfd):
 
 
 def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch, capfd):
-    """NaN logits in the middle of a run: the error is a line, and error.json tells what was being measured."""
-    import torch
+    """NaN logits in the middle of a run: the error is a line, and the prompts before it and error.json remain."""
+    forward, calls, last_good = CachedLM.forward, itertools.count(), 10**9
 
-    folder = save_tiny(tmp_path / "broken", seed=3)
-    from safetensors.torch import load_file, save_file
+    def failing(self, *args, **kwargs):
+        logits = forward(self, *args, **kwargs)
+        return logits if next(calls) < last_good else logits * torch.nan
 
-    weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"][3] = torch.nan
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setattr(CachedLM, "forward", failing)
+    point = [*tiny, "drafter=prompt_lookup", "gamma.gamma=2"]
+    run(measure, monkeypatch, capfd, *point, f"hydra.run.dir={tmp_path / 'whole'}")
+    last_good, calls = next(calls) - 5, itertools.count()  # fails while the last of three prompts is timed
     with pytest.raises(SystemExit):
-        run(measure, monkeypatch, capfd, *tiny, f"target.path={folder}", "drafter=prompt_lookup", "gamma.gamma=2",
-            f"hydra.run.dir={tmp_path / 'run'}")  # fmt: skip
+        run(measure, monkeypatch, capfd, *point, f"hydra.run.dir={tmp_path / 'broken'}")
     assert "NaN" in capfd.readouterr().err
-    (error,) = (tmp_path / "run").rglob("error.json")
+    (error,) = tmp_path.rglob("error.json")
     assert json.loads(error.read_text())["point"]["drafter"] == "prompt_lookup"
+    assert len((error.parent / "prompts.jsonl").read_text().splitlines()) == 2
+    assert not list((tmp_path / "broken").rglob("record.json"))
 
 
 def test_every_yaml_says_what_it_is_and_how_to_use_it():

@@ -1,4 +1,4 @@
-"""Tiny random models and a tokenizer for them, built in memory in milliseconds: `from tiny_models import tiny_target`."""
+"""Tiny random models and a tokenizer for them, built in milliseconds: `from tiny_models import tiny_target`."""
 
 import string
 from pathlib import Path

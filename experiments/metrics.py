@@ -1,0 +1,110 @@
+"""From counts and clock readings to the metrics of a record. Pure functions; ARCHITECTURE.md defines each name."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.timing import Parts, Timed
+from framework import theory
+from framework.equality import Difference, differences, within_float32
+from framework.tally import Tally
+from framework.target import Target
+
+YARDSTICK, HUGGING_FACE = "yardstick", "hugging_face"
+
+Runs = dict[str, list[list[Timed]]]
+"""Timed batches: runs[name][repeat] lists them in order."""
+
+
+def all_metrics(
+    name: str, tally: Tally, parts: Parts, runs: Runs, parted: dict[str, list[Difference]]
+) -> dict[str, Any]:
+    """Every metric of the point `name`: alpha and tau, speed, prediction, and equality where `parted` tells of it."""
+    metrics: dict[str, Any] = tally.metrics()
+    metrics |= _speed(runs[name], runs[YARDSTICK])
+    metrics |= _prediction(metrics, tally, parts)
+    if HUGGING_FACE in runs:
+        metrics["hf_generate_ms_per_token"] = statistics.median(map(_end_to_end_ms, runs[HUGGING_FACE]))
+    num_tokens = sum(map(len, _tokens(runs[name][0])))
+    for other, key in ((YARDSTICK, "tokens_equal_yardstick"), (HUGGING_FACE, "tokens_equal_hf")):
+        if other in parted:
+            metrics[key] = within_float32(parted[other], num_tokens)
+    return metrics
+
+
+def parted_from(
+    others: Sequence[str], name: str, runs: Runs, target: Target, prompts: list[list[int]]
+) -> dict[str, list[Difference]]:
+    """Where the tokens of `name` first part from those of plain decoders; means something at temperature 0 only."""
+    got = _tokens(runs[name][0])
+    return {other: differences(target, prompts, _tokens(runs[other][0]), got) for other in others if other in runs}
+
+
+def stage_times(batches: list[Timed], *, num_passes: float) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by stage over all batches, and milliseconds per round of the stages that belong to rounds."""
+    stages: dict[str, float] = defaultdict(float)
+    for run in batches:
+        for stage, seconds in run.stages.items():
+            stages[stage] += seconds
+    rounds = {stage: seconds for stage, seconds in stages.items() if stage not in ("prefill", "begin")}
+    return dict(stages), {stage: 1000 * seconds / num_passes for stage, seconds in rounds.items() if num_passes}
+
+
+def _tokens(batches: list[Timed]) -> list[list[int]]:
+    return [tokens for run in batches for tokens in run.generation.tokens]
+
+
+def _decode_ms(batches: list[Timed]) -> float:
+    """Milliseconds per decoded token, prompts' reading excluded."""
+    return 1000 * sum(run.decode_seconds for run in batches) / max(1, sum(run.num_decoded for run in batches))
+
+
+def _end_to_end_ms(batches: list[Timed]) -> float:
+    """Milliseconds per token, prompts' reading included."""
+    return 1000 * sum(run.seconds for run in batches) / sum(len(tokens) for tokens in _tokens(batches))
+
+
+def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict[str, float]:
+    """Ratios per repeat, because a machine that is slow in one repeat is slow for both; then their median."""
+    ratios = [_decode_ms(theirs) / _decode_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
+    end_to_end = [_end_to_end_ms(theirs) / _end_to_end_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
+    latencies = [
+        statistics.median(repeat[batch].seconds for repeat in own)
+        for batch in range(len(own[0]))
+        for _ in own[0][batch].generation.tokens
+    ]
+    p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
+    return {
+        "speedup/measured": statistics.median(ratios),
+        "speedup/measured_low": min(ratios),
+        "speedup/measured_high": max(ratios),
+        "speedup/end_to_end": statistics.median(end_to_end),
+        "ms_per_token": statistics.median(_decode_ms(repeat) for repeat in own),
+        "yardstick_ms_per_token": statistics.median(_decode_ms(repeat) for repeat in yardstick),
+        "yardstick_end_to_end_ms_per_token": statistics.median(_end_to_end_ms(repeat) for repeat in yardstick),
+        "latency/p50": p50,
+        "latency/p90": p90,
+        "latency/p99": p99,
+    }
+
+
+def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str, float]:
+    """What theory predicts from the measured alpha and cost, and what a loop of zero cost would reach."""
+    gamma = tally.max_gamma
+    c = parts.d / gamma if gamma else 0.0
+    prediction = {"c": c, "d": parts.d, "v": parts.v(gamma), "one_row_ms": 1000 * parts.one_row}
+    alpha, tau = metrics["alpha/overlap"], metrics["tau"]
+    if alpha is not None:
+        alpha = min(alpha, 1.0)  # a mean of float32 sums may exceed 1 by rounding
+        prediction["speedup/theorem"] = theory.speedup(alpha, gamma, c)
+        prediction["operations"] = theory.operations_factor(alpha, gamma, parts.operations)
+    passes = tally.passes.tolist()
+    if tau and sum(passes):
+        v = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / sum(passes)
+        prediction["speedup/attainable"] = theory.attainable_speedup(tau, parts.d, v)
+        prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
+        prediction["overhead"] = 1 - prediction["efficiency"]
+    return prediction

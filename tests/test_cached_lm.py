@@ -1,0 +1,326 @@
+"""CachedLM: after whatever rows read and rolled back, its logits are those of a fresh pass without any cache."""
+
+import pytest
+import torch
+from tiny_models import FAMILIES, tiny_cached_lm, tiny_model
+from transformers import T5Config, T5ForConditionalGeneration
+
+from framework.cached_lm import FEW_TOKENS, CachedLM
+from framework.sequences import Sequences
+
+# What roundings may add, as a share of 1 + the largest logit.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-6, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+PROMPT_LENGTHS = (7, 1, 20, 3)
+
+
+def tolerance(lm: CachedLM) -> float:
+    # The library's eager attention takes its softmax in float32, whatever the model's dtype.
+    in_float32 = lm.model.dtype == torch.float64 and lm.model.config._attn_implementation == "eager"
+    return TOLERANCE[torch.float32 if in_float32 else lm.model.dtype]
+
+
+def assert_as_uncached(lm: CachedLM, logits: torch.Tensor, tokens: torch.Tensor) -> None:
+    """logits [M, V] are those after the last M of tokens [T]."""
+    expected = lm.model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0, -len(logits) :]
+    error = (expected - logits).abs().max() / (1 + expected.abs().max())
+    assert float(error) <= tolerance(lm)
+
+
+class Rounds:
+    """A batch that decodes at random: random prompts, random drafts, random acceptance, every logit checked."""
+
+    def __init__(
+        self, lm: CachedLM, prompt_lengths: tuple[int, ...] = PROMPT_LENGTHS, *, seed: int = 0, width: int = 60
+    ):
+        self.lm = lm
+        self.random = torch.Generator().manual_seed(seed)
+        prompts = [self.draw(length).tolist() for length in prompt_lengths]
+        self.sequences = Sequences.from_prompts(prompts, width=width, device=lm.device)
+        lm.begin(len(prompts), width)
+
+    def draw(self, *shape: int) -> torch.Tensor:
+        return torch.randint(0, self.lm.vocabulary_size, shape, generator=self.random)
+
+    def committed(self, row: int) -> torch.Tensor:
+        return self.sequences.tokens[row, : self.sequences.lengths[row]]
+
+    def commit(self, tokens: torch.Tensor, counts: torch.Tensor) -> None:
+        self.sequences.commit(tokens, counts)
+
+    def prefill(self) -> "Rounds":
+        sequences = self.sequences
+        prompts = sequences.tokens[:, : sequences.longest]
+        logits = self.lm.forward(prompts, None, visible=sequences.longest, keep=sequences.lengths - 1)
+        for row in range(sequences.num_rows):
+            assert_as_uncached(self.lm, logits[row], self.committed(row))
+        self.commit(self.draw(sequences.num_rows, 1), torch.ones(sequences.num_rows, dtype=torch.int64))
+        return self
+
+    def round(self, gamma: int, *, frozen: tuple[int, ...] = ()) -> None:
+        sequences, num_rows = self.sequences, self.sequences.num_rows
+        draft = self.draw(num_rows, gamma)
+        fed = torch.cat([sequences.pending.unsqueeze(1), draft], 1)
+        logits = self.lm.forward(fed, sequences.lengths - 1, visible=sequences.longest + gamma)
+        for row in range(num_rows):
+            assert_as_uncached(self.lm, logits[row], torch.cat([self.committed(row), draft[row]]))
+        num_accepted = torch.randint(0, gamma + 1, (num_rows,), generator=self.random)
+        block = torch.cat([draft, self.draw(num_rows, 1)], 1)
+        block.scatter_(1, num_accepted.unsqueeze(1), self.draw(num_rows, 1))
+        num_accepted[list(frozen)] = -1
+        self.commit(block, num_accepted + 1)
+
+
+def play(
+    lm: CachedLM, prompt_lengths: tuple[int, ...] = PROMPT_LENGTHS, gammas: tuple[int, ...] = (3, 0, 4, 1, 4)
+) -> None:
+    rounds = Rounds(lm, prompt_lengths).prefill()
+    for gamma in gammas:
+        rounds.round(gamma)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_round_is_exact(family, attention, dtype):
+    play(tiny_cached_lm(family, attention=attention, dtype=dtype))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_half_precision_is_close(family, dtype, attention):
+    play(tiny_cached_lm(family, attention=attention, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("llama", {"num_key_value_heads": 1}),
+        ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+        ("gpt2", {"tie_word_embeddings": False, "scale_attn_by_inverse_layer_idx": True}),
+        ("gpt_neox", {"use_parallel_residual": False, "tie_word_embeddings": True}),
+        ("mistral", {"sliding_window": 128}),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
+        ("gemma2", {"attention": "eager", "sliding_window": 128}),  # softcapped scores and logits
+        ("gemma3_text", {"sliding_window": 128}),  # other rotary positions in other layers
+        ("granite", {"logits_scaling": 3.0, "attention_multiplier": 0.5}),
+        ("phi", {}),
+        ("olmo2", {}),
+        ("falcon", {}),
+        ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}),  # positions begin at 2 in its table
+        ("mixtral", {"num_local_experts": 4}),
+    ],
+)
+def test_further_architectures_are_exact(family, config):
+    play(tiny_cached_lm(family, **config))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("prompt_lengths", [(5,), (1,), (1, 1, 1), (FEW_TOKENS + 9, 2, FEW_TOKENS + 9)])
+def test_batches_of_any_shape(prompt_lengths, attention):
+    play(tiny_cached_lm("llama", attention=attention), prompt_lengths, gammas=(0, 3, 0))
+
+
+def test_finished_rows_read_on_without_harm():
+    rounds = Rounds(tiny_cached_lm()).prefill()
+    for gamma in (2, 3, 0, 3):
+        rounds.round(gamma, frozen=(1, 2))
+    assert rounds.sequences.lengths[1] == 2
+
+
+def test_a_row_that_runs_past_its_end_leaves_the_next_row_alone():
+    lm = tiny_cached_lm()
+    rounds = Rounds(lm, (9, 4), width=10).prefill()
+    # Row 0 has one slot left and needs one token; it is fed as many as row 1 needs.
+    fed = torch.stack([rounds.draw(4).index_put((torch.tensor([0]),), rounds.sequences.pending[:1]), rounds.draw(4)])
+    fed[1, 0] = rounds.sequences.pending[1]
+    logits = lm.forward(fed, rounds.sequences.lengths - 1, visible=10)
+    assert_as_uncached(lm, logits[0, :1], rounds.committed(0))
+    assert_as_uncached(lm, logits[1], torch.cat([rounds.committed(1), fed[1, 1:]]))
+
+
+@pytest.mark.parametrize("num_new", [1, 2, 25])
+@pytest.mark.parametrize("roll_back", [0, 3])
+def test_catching_up(num_new, roll_back):
+    lm = tiny_cached_lm()
+    rounds = Rounds(lm)
+
+    def caught_up() -> None:
+        logits = lm.catch_up(rounds.sequences)
+        for row in range(rounds.sequences.num_rows):
+            assert_as_uncached(lm, logits[row : row + 1], rounds.committed(row))
+        assert lm.cached.equal(rounds.sequences.lengths)
+
+    caught_up()
+    caught_up()  # pending is read again where there is nothing new
+    for counts in ([num_new] * 4, [num_new, 1, 0, num_new]):
+        rounds.commit(rounds.draw(4, num_new), torch.tensor(counts))
+        lm.cached = (lm.cached - roll_back).clamp(min=0)
+        caught_up()
+
+
+@pytest.mark.parametrize("longest", [FEW_TOKENS - 1, FEW_TOKENS + 20])
+def test_kept_logits_are_a_choice_of_all_logits(longest):
+    lm = tiny_cached_lm()
+    tokens = torch.randint(0, 50, (4, longest), generator=torch.Generator().manual_seed(0))
+    keep = torch.tensor([longest - 1, 0, 5, 5])
+    lm.begin(4, longest + 1)
+    every = lm.forward(tokens, None, visible=longest)
+    kept = lm.forward(tokens, None, visible=longest, keep=keep)
+    assert every.shape == (4, longest, 50)
+    assert kept.shape == (4, 1, 50)
+    torch.testing.assert_close(kept[:, 0], every[torch.arange(4), keep], rtol=0, atol=1e-5)
+
+
+def test_a_model_that_hands_out_all_logits_all_the_same():
+    lm = tiny_cached_lm()
+    forward = lm.model.forward
+    lm.model.forward = lambda logits_to_keep, **inputs: forward(**inputs)
+    play(lm, (FEW_TOKENS + 20, 1, 9), gammas=(2,))
+
+
+def test_beginning_anew_forgets():
+    lm = tiny_cached_lm()
+    for prompt_lengths, width in (((5, 9), 30), ((5, 9), 30), ((2, 2, 3), 30), ((4,), 12), ((6, 1), 40)):
+        Rounds(lm, prompt_lengths, width=width).prefill().round(4)
+        assert lm.cached.shape == (len(prompt_lengths),)
+
+
+def test_not_even_nan_survives_beginning_anew():
+    lm = tiny_cached_lm()
+    embedding = lm.model.get_input_embeddings().weight
+    sound = embedding.clone()
+    lm.begin(4, 60)
+    embedding.fill_(torch.nan)
+    assert lm.forward(torch.zeros(4, 60, dtype=torch.int64), None, visible=60).isnan().all()
+    embedding.copy_(sound)
+    play(lm)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_stale_slots_are_not_seen_at_all(dtype, attention):
+    lm = tiny_cached_lm(dtype=dtype, attention=attention)
+    values = lm.model.model.layers[1].self_attn.v_proj.weight
+    sound = values.clone()
+    tokens = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(1))
+    start = torch.tensor([2, 5, 0])
+
+    def logits_over_stale_values(scale: float) -> torch.Tensor:
+        lm.begin(3, 12)
+        values.copy_(sound * scale)
+        lm.forward(tokens.flip(1), None, visible=12)
+        values.copy_(sound)
+        lm.forward(tokens[:, :5], None, visible=5)
+        return lm.forward(tokens[:, :4], start, visible=9)
+
+    assert logits_over_stale_values(1.0).equal(logits_over_stale_values(1000.0))
+
+
+def test_a_model_wider_than_the_vocabulary_is_cut():
+    model = tiny_model(vocabulary=64)
+    lm = CachedLM(model, vocabulary_size=50)
+    lm.begin(1, 8)
+    tokens = torch.tensor([[1, 49, 3]])
+    assert lm.forward(tokens, None, visible=3).equal(model(input_ids=tokens).logits[..., :50])
+
+
+def test_a_model_narrower_than_the_vocabulary_is_filled():
+    model = tiny_model(vocabulary=40)
+    lm = CachedLM(model, vocabulary_size=50)
+    lm.begin(1, 8)
+    logits = lm.forward(torch.tensor([[1, 49, 3]]), None, visible=3)  # 49 is none of its tokens
+    assert logits.shape == (1, 3, 50)
+    assert logits[..., 40:].isneginf().all()
+    assert logits[0, :1, :40].equal(model(input_ids=torch.tensor([[1]])).logits[0])
+    assert logits[..., :40].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "reason"),
+    [
+        (
+            "mistral",
+            {"sliding_window": 4},
+            "sliding window of 4 is smaller than the context of 128; set target.context=4",
+        ),
+        ("gemma3_text", {"sliding_window": 64}, "target.context=64"),
+        ("mamba", {"attention": "eager"}, "recurrent state"),
+        ("recurrent_gemma", {}, "recurrent state"),
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "layers of type conv"),
+        ("llama4_text", {}, "chunked_attention"),
+        ("bloom", {"attention": "eager"}, "takes no position_ids"),
+        ("mpt", {"attention": "eager", "d_model": 32, "n_heads": 4, "n_layers": 2}, "takes no position_ids"),
+        ("falcon", {"alibi": True}, "does not run with a cache and positions of ours"),
+        (
+            "gpt_neo",
+            {"attention": "eager", "attention_types": [[["global"], 2]], "window_size": 4},
+            "after a roll-back",
+        ),
+        ("bart", {"d_model": 32, "decoder_layers": 1, "encoder_layers": 1}, "takes no position_ids"),
+        ("bert", {}, "not causal"),
+    ],
+)
+def test_what_cannot_be_served_exactly_is_refused(family, config, reason):
+    model = tiny_model(family, **config)
+    with pytest.raises(ValueError, match=f"{type(model).__name__}.* cannot be served: .*{reason}"):
+        CachedLM(model, vocabulary_size=50)
+
+
+def test_encoder_decoder_models_are_refused():
+    config = T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(ValueError, match="encoder-decoder"):
+        CachedLM(T5ForConditionalGeneration(config), vocabulary_size=50)
+
+
+def test_attention_that_takes_no_mask_is_refused():
+    model = tiny_model()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="target.attention is 'flash_attention_2'; allowed: sdpa, eager"):
+        CachedLM(model, vocabulary_size=50)
+
+
+def test_within_its_window_a_sliding_model_is_exact():
+    lm = CachedLM(tiny_model("mistral", sliding_window=24), vocabulary_size=50, context=24)
+    assert lm.context == 24
+    play(lm, (7, 1, 12, 3), gammas=(3, 0, 4))
+
+
+def test_long_rotary_positions_are_exact_up_to_where_they_change():
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 64}
+    model = tiny_model("llama", rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0, **factors})
+    with pytest.raises(ValueError, match="change beyond 64; set target.context=64"):
+        CachedLM(model, vocabulary_size=50)
+    play(CachedLM(model, vocabulary_size=50, context=64))
+
+
+@pytest.mark.parametrize("context", [0, -1, 129])
+def test_a_context_the_model_does_not_have_is_refused(context):
+    with pytest.raises(ValueError, match=f"target.context is {context}; allowed: 1 to 128"):
+        CachedLM(tiny_model(), vocabulary_size=50, context=context)
+
+
+def test_a_context_too_short_to_be_probed():
+    lm = CachedLM(tiny_model(), vocabulary_size=50, context=3)
+    lm.begin(1, 4)
+    assert_as_uncached(lm, lm.forward(torch.tensor([[5, 6]]), None, visible=2)[0], torch.tensor([5, 6]))
+
+
+def test_the_model_is_left_as_found():
+    model = tiny_model().requires_grad_(True)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    config = model.config.to_dict()
+    play(CachedLM(model, vocabulary_size=50))
+    assert all(tensor.equal(weights[name]) for name, tensor in model.state_dict().items())
+    assert model.config.to_dict() == config
+    assert not model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_logits_can_be_trained_on():
+    lm = tiny_cached_lm()
+    lm.begin(1, 8)
+    logits = lm.forward(torch.tensor([[1, 2]]), None, visible=2)
+    weight = torch.ones(50, requires_grad=True)
+    (logits * weight).sum().backward()
+    assert weight.grad is not None and weight.grad.equal(logits.sum((0, 1)))
