@@ -32,7 +32,6 @@ class NGram:
 
     law = Law.IID
     shape = Shape.CHAIN
-    needs_hidden: tuple[int, ...] = ()
 
     def __init__(
         self, target: Target, *, order: int, smoothing: str, learn_from_context: bool, corpus: PromptSource | None

@@ -23,7 +23,6 @@ class PromptLookup:
 
     law = Law.ONE_HOT
     shape = Shape.CHAIN
-    needs_hidden: tuple[int, ...] = ()
 
     def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str):
         """

@@ -17,7 +17,6 @@ class SmallTransformer:
 
     law = Law.IID
     shape = Shape.CHAIN
-    needs_hidden: tuple[int, ...] = ()
 
     def __init__(self, target: Target, *, model: Callable[[Target], CachedLM]):
         """

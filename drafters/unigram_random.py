@@ -24,7 +24,6 @@ class UnigramRandom:
 
     law = Law.IID
     shape = Shape.CHAIN
-    needs_hidden: tuple[int, ...] = ()
 
     def __init__(self, target: Target, *, distribution: str, corpus: PromptSource | None):
         """

@@ -241,8 +241,8 @@ def prepare_data(cfg: DictConfig) -> tuple[PreTrainedTokenizerFast, Windows, Ten
     return tokenizer, windows, held_out_windows, facts["bytes_per_held_out_token"], facts
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="zoo")
-def main(cfg: DictConfig) -> None:
+def train_zoo(cfg: DictConfig) -> None:
+    """Train what is not trained yet, and write the finished models with their provenance."""
     device = torch.device(cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(cfg.threads)
     Path(cfg.workdir).mkdir(parents=True, exist_ok=True)
@@ -285,6 +285,11 @@ def main(cfg: DictConfig) -> None:
             facts["held_out_alpha"] = round(held_out_alpha(teacher, shipped, held_out), 4)
     (folder / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
     print(json.dumps({name: facts[name] for name in ("target", "drafter", "held_out_alpha")}, indent=2))
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="zoo")
+def main(cfg: DictConfig) -> None:
+    train_zoo(cfg)
 
 
 if __name__ == "__main__":

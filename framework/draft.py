@@ -146,4 +146,3 @@ class Outcome:
     num_committed: Tensor  # [B] int64: accepted and emitted tokens kept; 0 for finished rows
     active: Tensor  # [B] bool: rows that were decoding when the round began
     target: TargetRows
-    target_hidden: Tensor | None = None  # [B, N + 1, layers, H], only for drafters that ask

@@ -22,9 +22,6 @@ class Drafter(Protocol):
 
     shape: Shape
 
-    needs_hidden: tuple[int, ...]
-    """Layers of the target whose hidden states `observe` must receive; usually ()."""
-
     def num_uniforms(self, gamma: int) -> int:
         """Random numbers per row that `propose` may use for a draft of depth gamma."""
         ...

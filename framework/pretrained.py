@@ -145,11 +145,10 @@ def _locate(path: str, *, key: str) -> _Place:
         return _Place(key, str(folder), is_local=True)
     if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise FileNotFoundError(f"{key} is {path!r}: no config.json there; give a model folder or a hub name")
-    if not constants.HF_HUB_OFFLINE and _hub_answers():
-        return _Place(key, path, is_local=False)
-    with (place := _Place(key, path, is_local=True)).loading():
-        is_cached = isinstance(try_to_load_from_cache(path, "config.json"), str)
-    if not is_cached:
+    place = _Place(key, path, is_local=constants.HF_HUB_OFFLINE or not _hub_answers())
+    with place.loading():
+        was_downloaded = isinstance(try_to_load_from_cache(path, "config.json"), str)
+    if place.is_local and not was_downloaded:
         cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
         raise ConnectionError(
             f"{key} is {path!r}: no such folder, not downloaded yet, and {cause}; give a model folder"
@@ -159,10 +158,10 @@ def _locate(path: str, *, key: str) -> _Place:
 
 def _hub_answers() -> bool:
     try:
-        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+        # A proxy may answer in place of a hub that it cannot reach.
+        return get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS).status_code < 500
     except Exception:  # of whichever HTTP library the hub client uses
         return False
-    return True
 
 
 def _device(device: str) -> torch.device:

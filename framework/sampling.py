@@ -69,7 +69,7 @@ class Sampling:
         if self.top_p < 1:
             ordered, order = probs.sort(dim=-1, descending=True, stable=True)
             mass_before = ordered.cumsum(-1) - ordered
-            dropped = (mass_before >= self.top_p).scatter(-1, order, mass_before >= self.top_p)
+            dropped = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order, mass_before >= self.top_p)
             probs = probs.masked_fill(dropped, 0.0)
         if self.min_p > 0:
             probs = probs.masked_fill(probs < self.min_p * probs.amax(-1, keepdim=True), 0.0)

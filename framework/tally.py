@@ -31,7 +31,7 @@ class Tally:
     detailed: bool = False
     accepted: Tensor = None  # type: ignore[assignment]
     passes: Tensor = None  # type: ignore[assignment]
-    committed: float = 0
+    committed: float | Tensor = 0
     overlap: float = 0
     overlap_variance: float = 0
     expected: float = 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tiny_models import FAMILIES, tiny_cached_lm, tiny_model
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from framework.cached_lm import FEW_TOKENS, CachedLM
 from framework.sequences import Sequences
@@ -23,7 +23,7 @@ def assert_as_uncached(lm: CachedLM, logits: torch.Tensor, tokens: torch.Tensor)
     """logits [M, V] are those after the last M of tokens [T]."""
     expected = lm.model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0, -len(logits) :]
     error = (expected - logits).abs().max() / (1 + expected.abs().max())
-    assert float(error) <= tolerance(lm)
+    assert error.item() <= tolerance(lm)
 
 
 class Rounds:
@@ -123,6 +123,7 @@ def test_batches_of_any_shape(prompt_lengths, attention):
 
 def test_finished_rows_read_on_without_harm():
     rounds = Rounds(tiny_cached_lm()).prefill()
+    assert rounds.sequences.lengths[1] == 2
     for gamma in (2, 3, 0, 3):
         rounds.round(gamma, frozen=(1, 2))
     assert rounds.sequences.lengths[1] == 2
@@ -130,20 +131,30 @@ def test_finished_rows_read_on_without_harm():
 
 def test_a_row_that_runs_past_its_end_leaves_the_next_row_alone():
     lm = tiny_cached_lm()
-    rounds = Rounds(lm, (9, 4), width=10).prefill()
-    # Row 0 has one slot left and needs one token; it is fed as many as row 1 needs.
-    fed = torch.stack([rounds.draw(4).index_put((torch.tensor([0]),), rounds.sequences.pending[:1]), rounds.draw(4)])
-    fed[1, 0] = rounds.sequences.pending[1]
+    rounds = Rounds(lm, (9, 4), width=11).prefill()
+    # Row 0 needs one token only and has no room for more; it is fed as many as row 1 needs.
+    fed = torch.cat([rounds.sequences.pending.unsqueeze(1), rounds.draw(2, 3)], 1)
     logits = lm.forward(fed, rounds.sequences.lengths - 1, visible=10)
     assert_as_uncached(lm, logits[0, :1], rounds.committed(0))
     assert_as_uncached(lm, logits[1], torch.cat([rounds.committed(1), fed[1, 1:]]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_drafts_may_reach_past_the_context(family):
+    lm = tiny_cached_lm(family, context=24)
+    rounds = Rounds(lm, (22, 5), width=30).prefill()
+    draft = rounds.draw(2, 4)
+    fed = torch.cat([rounds.sequences.pending.unsqueeze(1), draft], 1)
+    logits = lm.forward(fed, rounds.sequences.lengths - 1, visible=rounds.sequences.longest + 4)
+    assert_as_uncached(lm, logits[0, :2], torch.cat([rounds.committed(0), draft[0, :1]]))
+    assert_as_uncached(lm, logits[1], torch.cat([rounds.committed(1), draft[1]]))
 
 
 @pytest.mark.parametrize("num_new", [1, 2, 25])
 @pytest.mark.parametrize("roll_back", [0, 3])
 def test_catching_up(num_new, roll_back):
     lm = tiny_cached_lm()
-    rounds = Rounds(lm)
+    rounds = Rounds(lm, width=100)
 
     def caught_up() -> None:
         logits = lm.catch_up(rounds.sequences)
@@ -175,7 +186,7 @@ def test_kept_logits_are_a_choice_of_all_logits(longest):
 def test_a_model_that_hands_out_all_logits_all_the_same():
     lm = tiny_cached_lm()
     forward = lm.model.forward
-    lm.model.forward = lambda logits_to_keep, **inputs: forward(**inputs)
+    lm.model.forward = lambda logits_to_keep=0, **inputs: forward(**inputs)
     play(lm, (FEW_TOKENS + 20, 1, 9), gammas=(2,))
 
 
@@ -198,23 +209,46 @@ def test_not_even_nan_survives_beginning_anew():
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_stale_slots_are_not_seen_at_all(dtype, attention):
+@pytest.mark.parametrize(("dtype", "huge"), [(torch.float32, 1e5), (torch.float16, 1e3)], ids=str)
+def test_stale_slots_are_not_seen_at_all(dtype, huge, attention):
     lm = tiny_cached_lm(dtype=dtype, attention=attention)
-    values = lm.model.model.layers[1].self_attn.v_proj.weight
-    sound = values.clone()
+    attend = lm.model.model.layers[1].self_attn
+    weights = attend.k_proj.weight, attend.v_proj.weight
     tokens = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(1))
     start = torch.tensor([2, 5, 0])
 
     def logits_over_stale_values(scale: float) -> torch.Tensor:
+        sound = [weight.clone() for weight in weights]
         lm.begin(3, 12)
-        values.copy_(sound * scale)
+        for weight in weights:
+            weight.mul_(scale)
         lm.forward(tokens.flip(1), None, visible=12)
-        values.copy_(sound)
+        for weight, kept in zip(weights, sound, strict=True):
+            weight.copy_(kept)
         lm.forward(tokens[:, :5], None, visible=5)
         return lm.forward(tokens[:, :4], start, visible=9)
 
-    assert logits_over_stale_values(1.0).equal(logits_over_stale_values(1000.0))
+    assert logits_over_stale_values(1.0).equal(logits_over_stale_values(huge))
+
+
+def test_passes_without_need_of_a_mask_have_none(monkeypatch):
+    lm = tiny_cached_lm()
+    forward, has_mask = lm.model.forward, []
+
+    def spy(**inputs):
+        has_mask.append(inputs["attention_mask"] is not None)
+        return forward(**inputs)
+
+    monkeypatch.setattr(lm.model, "forward", spy)
+    sequences = Sequences.from_prompts([[1, 2, 3], [4]], width=8, device=lm.device)
+    lm.begin(2, 8)
+    lm.catch_up(sequences)  # from the beginning of every row
+    lm.catch_up(sequences)
+    lm.begin(1, 8)
+    lm.forward(torch.tensor([[1, 2, 3]]), None, visible=3)
+    lm.forward(torch.tensor([[4]]), torch.tensor([3]), visible=4)  # one token of one row
+    lm.forward(torch.tensor([[4, 5]]), torch.tensor([3]), visible=5)
+    assert has_mask == [False, True, False, False, True]
 
 
 def test_a_model_wider_than_the_vocabulary_is_cut():
@@ -232,7 +266,7 @@ def test_a_model_narrower_than_the_vocabulary_is_filled():
     logits = lm.forward(torch.tensor([[1, 49, 3]]), None, visible=3)  # 49 is none of its tokens
     assert logits.shape == (1, 3, 50)
     assert logits[..., 40:].isneginf().all()
-    assert logits[0, :1, :40].equal(model(input_ids=torch.tensor([[1]])).logits[0])
+    assert_as_uncached(lm, logits[0, :1, :40], torch.tensor([1]))
     assert logits[..., :40].isfinite().all()
 
 
@@ -254,8 +288,8 @@ def test_a_model_narrower_than_the_vocabulary_is_filled():
         ("falcon", {"alibi": True}, "does not run with a cache and positions of ours"),
         (
             "gpt_neo",
-            {"attention": "eager", "attention_types": [[["global"], 2]], "window_size": 4},
-            "after a roll-back",
+            {"attention": "eager", "attention_types": [[["global", "local"], 1]], "window_size": 64},
+            "target.context=64",
         ),
         ("bart", {"d_model": 32, "decoder_layers": 1, "encoder_layers": 1}, "takes no position_ids"),
         ("bert", {}, "not causal"),
@@ -273,10 +307,20 @@ def test_encoder_decoder_models_are_refused():
         CachedLM(T5ForConditionalGeneration(config), vocabulary_size=50)
 
 
+def test_a_model_that_counts_slots_instead_of_being_told_positions_is_refused():
+    class CountsSlots(LlamaForCausalLM):
+        def forward(self, position_ids=None, **inputs):
+            return super().forward(**inputs)
+
+    model = CountsSlots._from_config(tiny_model().config).requires_grad_(False)
+    with pytest.raises(ValueError, match="takes positions from cache slots"):
+        CachedLM(model, vocabulary_size=50)
+
+
 def test_attention_that_takes_no_mask_is_refused():
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="target.attention is 'flash_attention_2'; allowed: sdpa, eager"):
+    with pytest.raises(ValueError, match=r"target.attention is 'flash_attention_2'; allowed: sdpa, eager"):
         CachedLM(model, vocabulary_size=50)
 
 
@@ -289,7 +333,7 @@ def test_within_its_window_a_sliding_model_is_exact():
 def test_long_rotary_positions_are_exact_up_to_where_they_change():
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 64}
     model = tiny_model("llama", rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0, **factors})
-    with pytest.raises(ValueError, match="change beyond 64; set target.context=64"):
+    with pytest.raises(ValueError, match=r"change beyond 64; set target.context=64"):
         CachedLM(model, vocabulary_size=50)
     play(CachedLM(model, vocabulary_size=50, context=64))
 

@@ -46,7 +46,7 @@ def speculative(decoder: Engine, prompts, stopping: Stopping, seeds: list[int] |
 class Scripted:
     """Drafts what it is told: `script(tokens so far, gamma)` gives the next tokens of a row."""
 
-    law, shape, needs_hidden = Law.ONE_HOT, Shape.CHAIN, ()
+    law, shape = Law.ONE_HOT, Shape.CHAIN
 
     def __init__(self, script):
         self.script = script
@@ -110,6 +110,21 @@ def test_output_follows_the_targets_law(name, sampling):
     decoder = engine(target, build_drafter(name, target), gamma=2, sampling=sampling)
     generation = speculative(decoder, [prompt] * samples, Stopping(max_new_tokens=length))
     assert_follows(exact_law(target, prompt, length, sampling), generation.tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, top_p=0.9)], ids=["plain", "top_p"])
+@pytest.mark.parametrize("name", NAMES)
+def test_output_follows_the_targets_law_closely(name, sampling):
+    """The same with samples enough to see a total variation of 0.01; false-alarm rate 1e-7 each."""
+    target = tiny_target(vocabulary=5)
+    prompt, length, samples, rows = [1, 2, 3, 1, 2], 3, 400_000, 20_000
+    decoder = engine(target, build_drafter(name, target), gamma=2, sampling=sampling)
+    generated = []
+    for first in range(0, samples, rows):
+        seeds = list(range(first, first + rows))
+        generated += speculative(decoder, [prompt] * rows, Stopping(max_new_tokens=length), seeds=seeds).tokens
+    assert_follows(exact_law(target, prompt, length, sampling), generated)
 
 
 def test_a_drafter_that_hides_its_law_is_caught():

@@ -9,12 +9,14 @@ import pytest
 import torch
 from tiny_models import save_tiny
 
-from experiments import compare, measure
+from experiments import assemble, compare, measure
 from experiments.records import load_records
 from experiments.wandb_tracker import read_offline_run
 from framework.cached_lm import CachedLM
+from framework.prompts.standard_library import StandardLibrary
 
 CORPUS = "Ab ca bab. " * 300
+STUDIES = sorted((Path(measure.__file__).parents[1] / "conf" / "study").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +186,24 @@ def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch,
     assert json.loads(error.read_text())["point"]["drafter"] == "prompt_lookup"
     assert len((error.parent / "prompts.jsonl").read_text().splitlines()) == 2
     assert not list((tmp_path / "broken").rglob("record.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", [path.stem for path in STUDIES])
+def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
+    """Each named sweep, on tiny models: adding a yaml adds its test."""
+    folder = folder_of(tiny)
+    monkeypatch.setattr(assemble, "ZOO", Path(folder))
+    monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))
+    run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
+        f"hydra.sweep.dir={tmp_path}")  # fmt: skip
+    records = load_records(tmp_path)
+    assert len(records) == len(list(tmp_path.glob("[0-9]*"))) > 1
+    assert {record["study"] for record in records} == {study}
+
+
+def _tiny_library(init, folder):
+    return lambda self, *, split, folder=folder: init(self, split=split, folder=str(folder))
 
 
 def test_every_yaml_says_what_it_is_and_how_to_use_it():

@@ -102,6 +102,15 @@ def test_boundaries() -> None:
     assert law(Sampling(min_p=0.25), [2.0, 8.0, 4.0, 1.0]) == pytest.approx([2 / 14, 8 / 14, 4 / 14, 0])
 
 
+def test_boundaries_to_the_last_bit() -> None:
+    equal = torch.zeros(64)  # a softmax of exactly 1/64 each
+    assert Sampling(top_p=0.5).probs(equal).tolist() == [1 / 32] * 32 + [0] * 32
+    probs = Sampling().probs(torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64))
+    min_p = (probs[1] / probs[0]).item()
+    assert min_p * probs[0] == probs[1]
+    assert (Sampling(min_p=min_p).probs(probs.log()) > 0).tolist() == [True, True, False]
+
+
 def test_temperature_zero_is_the_argmax_with_the_smallest_id_on_ties() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, -1.0], [-INF, -INF, -5.0, -INF], [0.0, 0.0, 0.0, 0.0]])
     assert argmax(logits).tolist() == [1, 2, 0]

@@ -1,0 +1,105 @@
+"""Training the embedded models: a small recipe end to end, killed on the way and taken up again."""
+
+import json
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from experiments import make_zoo, python_corpus
+from experiments.assemble import ZOO
+from framework.pretrained import load_draft_model, load_target
+from framework.prompts.standard_library import StandardLibrary, is_held_out
+
+RECIPE = {"batch": 2, "steps": 6, "learning_rate": 1e-3, "warmup": 2, "decay": 0.5}
+SIZES = {"intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """A config of seconds, and a corpus of a few files."""
+    texts = [text.text for text, _ in zip(StandardLibrary(split="train", folder=None).texts(), range(12), strict=False)]
+    corpus = python_corpus.Corpus(
+        standard_library=texts[:6], packages=texts[6:], licences={"standard library": "PSF-2.0"}
+    )
+    monkeypatch.setattr(make_zoo, "read_python_corpus", lambda: corpus)
+    return OmegaConf.create(
+        {
+            "folder": str(tmp_path / "zoo"), "workdir": str(tmp_path / "work"), "vocabulary": 400, "threads": 1,
+            "device": "cpu", "compile": False, "seed": 0, "checkpoint_every": 2, "evaluate_every": 6,
+            "data": {"window": 32, "standard_library_share": 0.5},
+            "target": {"config": SIZES | {"hidden_size": 32}, **RECIPE},
+            "drafter": {"config": SIZES | {"hidden_size": 16}, **RECIPE},
+        }
+    )  # fmt: skip
+
+
+def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypatch):
+    make_zoo.train_zoo(small)
+    whole = {name: load(tmp_path / "zoo" / name) for name in ("target", "drafter")}
+
+    again = OmegaConf.merge(small, {"folder": str(tmp_path / "zoo2"), "workdir": str(tmp_path / "work2")})
+    calls, distillation = [], make_zoo.distillation
+
+    def killed(*arguments):
+        calls.append(1)
+        if len(calls) == 4:  # after the checkpoint of step 2, in the middle of the drafter
+            raise KeyboardInterrupt
+        return distillation(*arguments)
+
+    monkeypatch.setattr(make_zoo, "distillation", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make_zoo.train_zoo(again)
+    monkeypatch.setattr(make_zoo, "distillation", distillation)
+    make_zoo.train_zoo(again)
+    for name, weights in whole.items():
+        resumed = load(tmp_path / "zoo2" / name)
+        assert weights.keys() == resumed.keys()
+        for key in weights:
+            assert torch.equal(weights[key], resumed[key]), key
+
+
+def load(folder) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_the_finished_folder_loads_and_has_provenance(small, tmp_path):
+    make_zoo.train_zoo(small)
+    zoo = tmp_path / "zoo"
+    target = load_target(path=str(zoo / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
+    drafter = load_draft_model(path=str(zoo / "drafter"), dtype="float32", attention="sdpa")(target)
+    assert target.vocabulary_size == drafter.vocabulary_size == 400
+    text = "def f(x):\n\treturn 'é' + x  # 漢字\n"
+    assert target.tokenizer.decode(target.tokenizer(text)["input_ids"]) == text
+    facts = json.loads((zoo / "provenance.json").read_text())
+    assert facts["target"]["steps"] == 6 and facts["target"]["tokens"] == 6 * 2 * 32
+    assert 0 < facts["held_out_alpha"] <= 1 and facts["corpus"]["fingerprint"]
+    assert load(zoo / "target")["model.norm.weight"].dtype == torch.bfloat16
+
+
+def test_nothing_held_out_is_trained_on():
+    """No file of the corpus repeats held-out text; the shipped models' record counts what was dropped for it."""
+    held_out = {text.name for text in StandardLibrary(split="held_out", folder=None).texts()}
+    trained = {text.name for text in StandardLibrary(split="train", folder=None).texts()}
+    assert held_out and not held_out & trained
+    assert all(is_held_out(name) for name in held_out)
+    assert json.loads((ZOO / "provenance.json").read_text())["corpus"]["copies_of_held_out_text_dropped"] > 0
+
+
+def test_the_corpus_drops_copies_of_held_out_files(monkeypatch):
+    copy = next(iter(StandardLibrary(split="held_out", folder=None).texts())).text
+    original = StandardLibrary.texts
+
+    def texts(self):
+        found = list(original(self))[:4]
+        if self.split == "train":
+            found[0] = type(found[0])(name="copy.py", category="modules", text="# vendored\n" + copy)
+        return iter(found)
+
+    monkeypatch.setattr(StandardLibrary, "texts", texts)
+    monkeypatch.setattr(python_corpus, "PACKAGES", ())
+    corpus = python_corpus.read_python_corpus()
+    assert corpus.num_copies_dropped >= 1
+    assert not any(copy in text for text in corpus.standard_library)

@@ -1,0 +1,268 @@
+"""Loading models: what comes out of a folder is what was put in, and what cannot be loaded says which key to change."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+from tiny_models import save_tiny, tiny_model, tiny_tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Config
+from transformers.utils import logging
+
+from framework import pretrained
+from framework.pretrained import fingerprint, load_draft_model, load_target, load_tokenizer
+from framework.target import Target
+
+TOKENS = torch.tensor([[3, 14, 15, 9, 2, 6]])
+
+
+def target(path: Path | str, **settings: object) -> Target:
+    defaults = {"dtype": "float32", "device": "cpu", "attention": "sdpa", "context": None}
+    return load_target(path=str(path), **{**defaults, **settings})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_target_is_what_was_saved(tmp_path, dtype, attention):
+    loaded = target(save_tiny(tmp_path), dtype=dtype, attention=attention)
+    assert loaded.model.model.dtype == getattr(torch, dtype)
+    assert loaded.model.model.config._attn_implementation == attention
+    assert not any(parameter.requires_grad for parameter in loaded.model.model.parameters())
+    for name, weight in tiny_model().state_dict().items():
+        assert loaded.model.model.state_dict()[name].equal(weight.to(getattr(torch, dtype)))
+    assert loaded.tokenizer.get_vocab() == tiny_tokenizer().get_vocab()
+    assert loaded.vocabulary_size == loaded.model.vocabulary_size == 50
+    assert loaded.model.context == 128
+
+
+def test_a_shorter_context_can_be_asked_for(tmp_path):
+    assert target(save_tiny(tmp_path), context=32).model.context == 32
+
+
+def test_auto_is_a_gpu_where_there_is_one(tmp_path):
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert target(save_tiny(tmp_path), device="auto").device.type == expected
+
+
+def test_a_path_may_begin_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save_tiny(tmp_path / "model")
+    assert target("~/model").vocabulary_size == 50
+
+
+def test_padding_rows_of_the_model_are_no_tokens(tmp_path):
+    tiny_tokenizer(50).save_pretrained(save_tiny(tmp_path, vocabulary=64))
+    assert target(tmp_path).vocabulary_size == 50
+
+
+def test_tokens_without_a_row_of_the_model_are_no_tokens(tmp_path):
+    tiny_tokenizer(64).save_pretrained(save_tiny(tmp_path, vocabulary=50))
+    assert target(tmp_path).vocabulary_size == 50
+
+
+@pytest.mark.parametrize("width", [40, 50, 64])
+def test_a_draft_model_has_the_targets_width(tmp_path, width):
+    large = target(save_tiny(tmp_path / "target"))
+    folder = save_tiny(tmp_path / "draft", vocabulary=width, num_hidden_layers=1, context=64, seed=1)
+    tiny_tokenizer(50).save_pretrained(folder)
+    small = load_draft_model(path=str(folder), dtype="float64", attention="eager")(large)
+    assert small.vocabulary_size == 50
+    assert small.model.dtype == torch.float64
+    assert small.context == 64
+    small.begin(1, 8)
+    assert small.forward(TOKENS, None, visible=6).shape == (1, 6, 50)
+
+
+def test_a_draft_model_is_loaded_when_its_target_is_known():
+    load_draft_model(path="/nowhere", dtype="float32", attention="sdpa")
+
+
+def other_size(folder: Path) -> None:
+    tiny_tokenizer(51).save_pretrained(folder)
+
+
+def other_order(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    contents = json.loads(file.read_text())
+    ids = contents["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    file.write_text(json.dumps(contents))
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"), [(other_size, "1 entries, first .* = 50"), (other_order, "4 entries, first 'a' = 2")]
+)
+def test_another_tokenizer_is_refused(tmp_path, change, difference):
+    change(save_tiny(tmp_path / "draft"))
+    load = load_draft_model(path=str(tmp_path / "draft"), dtype="float32", attention="sdpa")
+    with pytest.raises(
+        ValueError, match=rf"differs from the target's in {difference}; .* another drafter\.model\.path"
+    ):
+        load(target(save_tiny(tmp_path / "target")))
+
+
+def change_config(folder: Path, **entries: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+def remove_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda folder: shutil.rmtree(folder), "no config.json there; give a model folder or a hub name"),
+        (lambda folder: (folder / "config.json").unlink(), "no config.json there"),
+        (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no file named model.safetensors"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"0123456789"), "deserializing header"),
+        (lambda folder: change_config(folder, model_type="none_such"), "does not recognize this architecture"),
+        (lambda folder: change_config(folder, num_hidden_layers=3), "9 weights are not in its files, model.layers.2"),
+        (lambda folder: change_config(folder, vocab_size=60), "cannot be loaded"),
+        (lambda folder: T5Config(vocab_size=50).save_pretrained(folder), "encoder-decoder"),
+        (remove_tokenizer, "tokenizer"),
+    ],
+)
+def test_a_folder_that_cannot_be_loaded(tmp_path, damage, reason):
+    damage(save_tiny(tmp_path / "model"))
+    with pytest.raises((OSError, ValueError), match=reason) as raised:
+        target(tmp_path / "model")
+    message = str(raised.value)
+    assert message.startswith(f"target.path is {str(tmp_path / 'model')!r}")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("dtype", "float31", "target.dtype is 'float31'; allowed: float32, float64, bfloat16, float16"),
+        ("attention", "flash", "target.attention is 'flash'; allowed: sdpa, eager"),
+        ("device", "abacus", "device is 'abacus', which cannot be used here"),
+        ("context", 129, "target.context is 129; allowed: 1 to 128"),
+    ],
+)
+def test_wrong_settings_name_their_key(tmp_path, setting, value, message):
+    with pytest.raises(ValueError, match=message):
+        target(save_tiny(tmp_path), **{setting: value})
+
+
+def test_attention_the_model_does_not_have(tmp_path):
+    folder = save_tiny(tmp_path, "gemma2", attention="eager", sliding_window=128)
+    with pytest.raises(ValueError, match=r"Gemma2ForCausalLM does not support .*scaled_dot_product_attention"):
+        target(folder)
+    assert target(folder, attention="eager").vocabulary_size == 50
+
+
+def test_a_drafters_errors_name_the_drafters_keys(tmp_path):
+    large = target(save_tiny(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"drafter\.model\.path is '/nowhere'"):
+        load_draft_model(path="/nowhere", dtype="float32", attention="sdpa")(large)
+    with pytest.raises(ValueError, match=r"drafter\.model\.dtype is 'half'"):
+        load_draft_model(path=str(tmp_path), dtype="half", attention="sdpa")(large)
+
+
+def test_a_model_that_cannot_be_served_is_refused_by_its_folder(tmp_path):
+    folder = save_tiny(tmp_path, "mistral", sliding_window=16)
+    with pytest.raises(
+        ValueError, match=rf"MistralForCausalLM \({folder}\) cannot be served: its sliding window of 16"
+    ):
+        target(folder)
+    assert target(folder, context=16).model.context == 16
+
+
+@pytest.fixture
+def no_network(monkeypatch, tmp_path) -> Path:
+    """A hub at a closed port, and a folder of its downloads, which is returned. Who asks the hub again has failed."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for library in (AutoConfig, AutoTokenizer, AutoModelForCausalLM):
+        load = library.from_pretrained
+
+        def load_locally(*args, load=load, local_files_only=False, **kwargs):
+            assert local_files_only, "the libraries wait half a minute for a hub that cannot be reached"
+            return load(*args, local_files_only=True, **kwargs)
+
+        monkeypatch.setattr(library, "from_pretrained", load_locally)
+    return tmp_path / "hub"
+
+
+def test_a_hub_name_without_a_network_fails_at_once(no_network):
+    reason = r"no such folder, not downloaded yet, and http://127\.0\.0\.1:9 cannot be reached"
+    with pytest.raises(ConnectionError, match=rf"target\.path is 'some/model': {reason}"):
+        target("some/model")
+    with pytest.raises(ConnectionError, match=rf"prompts\.tokenizer is 'some-model': {reason}"):
+        load_tokenizer("some-model", key="prompts.tokenizer")
+
+
+def test_offline_mode_asks_nobody(no_network, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(pretrained, "get_session", lambda: pytest.fail("asks the hub"))
+    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE is set"):
+        target("some/model")
+
+
+def test_what_was_downloaded_needs_no_network(no_network):
+    repository = no_network / "models--some--model"
+    save_tiny(repository / "snapshots" / "0123abcd")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    assert target("some/model").fingerprint == fingerprint(tiny_model())
+
+
+def test_a_name_no_hub_has():
+    with pytest.raises(ValueError, match=r"target\.path is 'no such name'"):
+        target("no such name")
+
+
+def test_loading_from_a_folder_prints_nothing(tmp_path, capfd):
+    save_tiny(tmp_path)
+    capfd.readouterr()
+    target(tmp_path)
+    printed = capfd.readouterr()
+    assert printed.out + printed.err == ""
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_progress_bars_are_left_as_found(tmp_path, monkeypatch, enabled):
+    monkeypatch.setattr(logging, "_tqdm_active", enabled)
+    target(save_tiny(tmp_path))
+    assert logging.is_progress_bar_enabled() == enabled
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(OSError, match="no file named"):
+        target(tmp_path)
+    assert logging.is_progress_bar_enabled() == enabled
+
+
+def test_the_same_weights_have_the_same_fingerprint(tmp_path):
+    saved = save_tiny(tmp_path, dtype=torch.bfloat16)
+    prints = {target(saved, dtype=dtype).fingerprint for dtype in ("bfloat16", "float32", "float64")}
+    assert prints == {fingerprint(tiny_model(dtype=torch.bfloat16))}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_any_single_weight_changes_the_fingerprint(dtype):
+    model = tiny_model(dtype=dtype)
+    before = fingerprint(model)
+    random = torch.Generator().manual_seed(0)
+    for tensor in model.state_dict().values():
+        flat = tensor.view(-1)
+        place = int(torch.randint(0, len(flat), (), generator=random))
+        kept = flat[place].clone()
+        flat[place] = torch.nextafter(kept, kept + 1)
+        assert fingerprint(model) != before
+        flat[place] = kept
+    assert fingerprint(model) == before
+
+
+def test_names_and_shapes_are_part_of_the_fingerprint():
+    linear = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 2, bias=False)
+    models = [*linear, torch.nn.Sequential(linear[0])]
+    for model in linear:
+        torch.nn.init.zeros_(model.weight)
+    assert len({fingerprint(model) for model in models}) == 3
