@@ -61,6 +61,8 @@ def build_tracker(cfg: DictConfig) -> Tracker:
 
 
 def build_stopping(cfg: DictConfig, target: Target) -> Stopping:
+    if isinstance(cfg.stop_strings, str):
+        raise ValueError(f"stop_strings is the text {cfg.stop_strings!r}; allowed: a list of texts, ['...']")
     eos = target.tokenizer.eos_token_id
     return Stopping(
         max_new_tokens=cfg.max_new_tokens,

@@ -1,7 +1,7 @@
 """Raw counts of what the rounds did. Ratios are derived at the edge, so tallies of several runs add up."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -29,8 +29,8 @@ class Tally:
 
     max_gamma: int
     detailed: bool = False
-    accepted: Tensor = None  # type: ignore[assignment]
-    passes: Tensor = None  # type: ignore[assignment]
+    accepted: Tensor = field(init=False)
+    passes: Tensor = field(init=False)
     committed: float | Tensor = 0
     overlap: float = 0
     overlap_variance: float = 0
@@ -38,9 +38,8 @@ class Tally:
     expected_variance: float = 0
 
     def __post_init__(self) -> None:
-        if self.accepted is None:
-            self.accepted = torch.zeros(self.max_gamma + 1, self.max_gamma + 1, dtype=torch.float64)
-            self.passes = torch.zeros(self.max_gamma + 1, dtype=torch.float64)
+        self.accepted = torch.zeros(self.max_gamma + 1, self.max_gamma + 1, dtype=torch.float64)
+        self.passes = torch.zeros(self.max_gamma + 1, dtype=torch.float64)
 
     def observe(self, outcome: Outcome) -> None:
         """Count one round of the rows that took part in it."""
@@ -81,9 +80,11 @@ class Tally:
                 f"a tally of gamma {other.max_gamma}, detailed {other.detailed} cannot be added to one of gamma "
                 f"{self.max_gamma}, detailed {self.detailed}; their runs differ in gamma="
             )
-        for field in fields(self):
-            if field.name not in ("max_gamma", "detailed"):
-                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for counted in fields(self):
+            if counted.name not in ("max_gamma", "detailed"):
+                # Counts stay where they were taken until they are merged, which the host does.
+                mine, theirs = (_on_host(getattr(tally, counted.name)) for tally in (self, other))
+                setattr(self, counted.name, mine + theirs)
 
     @property
     def num_rounds(self) -> float:
@@ -149,6 +150,10 @@ class Tally:
                 )
             )
         return metrics
+
+
+def _on_host(value: float | Tensor) -> float | Tensor:
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:

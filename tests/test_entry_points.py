@@ -128,6 +128,7 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
         (["sampling.top_p=1.5"], "sampling.top_p is 1.5"),
         (["drafter=telepathy"], "Could not find 'drafter/telepathy'"),
         (["drafter.nonsense=3"], "nonsense"),
+        (["stop_strings=abc"], "stop_strings is the text 'abc'"),
         (["max_new_tokens=0"], "max_new_tokens is 0"),
         (["batch_size=0"], "batch_size is 0"),
         (["repeats=0"], "repeats is 0"),
