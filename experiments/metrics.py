@@ -27,7 +27,8 @@ def all_metrics(
     metrics |= _speed(runs[name], runs[YARDSTICK])
     metrics |= _prediction(metrics, tally, parts)
     if HUGGING_FACE in runs:
-        metrics["hf_generate_ms_per_token"] = statistics.median(map(_end_to_end_ms, runs[HUGGING_FACE]))
+        metrics["hf_generate_ms_per_token"] = statistics.median(map(_decode_ms, runs[HUGGING_FACE]))
+        metrics["hf_generate_end_to_end_ms_per_token"] = statistics.median(map(_end_to_end_ms, runs[HUGGING_FACE]))
     num_tokens = sum(map(len, _tokens(runs[name][0])))
     for other, key in ((YARDSTICK, "tokens_equal_yardstick"), (HUGGING_FACE, "tokens_equal_hf")):
         if other in parted:

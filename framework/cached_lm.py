@@ -4,20 +4,19 @@ Slot = position: row b's token at position t lives in cache slot t. A query at p
 rolling back is only a smaller start at the next pass: stale slots are never seen before they are overwritten.
 """
 
-import inspect
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import Cache, PretrainedConfig, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
+from framework.refusal import refusal
 from framework.sequences import Sequences
 
 # Logits of more fed tokens than this are computed only where they are asked for.
 FEW_TOKENS = 16
-# Flash attention takes no mask of ours, and flex attention no dense one.
-ATTENTIONS = ("sdpa", "eager")
 PROBE_TOKENS = 8
 
 
@@ -158,6 +157,8 @@ class CachedLM:
         except Exception as failure:  # whatever a foreign forward may raise
             reason = f"it does not run with a cache and positions of ours ({type(failure).__name__}: {failure})"
             raise ValueError(f"{_name(self.model)} cannot be served: {reason}") from failure
+        if math.isnan(error):
+            raise ValueError(f"{_name(self.model)} cannot be served: its logits hold NaN; try target.dtype=float32")
         if not error < (1e-4 if self.model.dtype in (torch.float32, torch.float64) else 5e-2):
             raise ValueError(
                 f"{_name(self.model)} cannot be served: its logits after a roll-back differ from uncached ones by "
@@ -182,42 +183,6 @@ class CachedLM:
             expected, got = uncached[:, :most].double(), cached[row, :, :most].double()
             errors.append((expected - got).abs().max() / (1 + expected.abs().max()))
         return float(torch.stack(errors).max())
-
-
-def refusal(model: PreTrainedModel, context: int | None) -> str | None:
-    """Why a model cannot be served exactly within `context` positions (None: its own limit), or None if it can."""
-    config: PretrainedConfig = model.config.get_text_config()
-    if model.config.is_encoder_decoder:
-        return "encoder-decoder models are not supported; give a decoder-only model"
-    if model._is_stateful:
-        return "it keeps a recurrent state, which cannot be rolled back"
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        return "it takes no position_ids, so that rows of different lengths cannot be told where they are"
-    if config._attn_implementation not in ATTENTIONS:
-        return f"target.attention is {config._attn_implementation!r}; allowed: {', '.join(ATTENTIONS)}"
-    limit = getattr(config, "max_position_embeddings", None) or context
-    if limit is None:
-        return "it does not say how long its context is; set target.context"
-    context = limit if context is None else context
-    if not 1 <= context <= limit:
-        return f"target.context is {context}; allowed: 1 to {limit}"
-    kinds = set(getattr(config, "layer_types", None) or [])
-    if other := kinds - {"full_attention", "sliding_attention"}:
-        return f"its layers of type {', '.join(sorted(other))} cannot be rolled back"
-    window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
-    if window and window < context and kinds != {"full_attention"}:
-        return f"its sliding window of {window} is smaller than the context of {context}; set target.context={window}"
-    for rope in _ropes(config):
-        original = rope.get("original_max_position_embeddings", context)
-        if rope.get("rope_type") == "longrope" and original < context:
-            return f"its rotary positions change beyond {original}; set target.context={original}"
-    return None
-
-
-def _ropes(config: PretrainedConfig) -> list[dict]:
-    """The settings of rotary positions: one for all layers, or one per kind of layer."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    return [each for each in rope.values() if isinstance(each, dict)] or [rope]
 
 
 def _name(model: PreTrainedModel) -> str:

@@ -25,7 +25,8 @@ def check_prompts(prompts: list[list[int]], *, vocabulary_size: int, context: in
         wrong = [token for token in prompt if not 0 <= token < vocabulary_size]
         if wrong:
             raise ValueError(
-                f"prompt {row} holds token {wrong[0]}; allowed: 0 to {vocabulary_size - 1} (was another tokenizer used?)"
+                f"prompt {row} holds token {wrong[0]}; allowed: 0 to {vocabulary_size - 1} "
+                "(was another tokenizer used?)"
             )
 
 

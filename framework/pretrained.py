@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from framework.cached_lm import ATTENTIONS, CachedLM
+from framework.cached_lm import CachedLM
+from framework.refusal import ATTENTIONS
 from framework.target import Target
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -82,8 +82,8 @@ def test_one_point_leaves_a_complete_record(tiny, tmp_path, monkeypatch, capfd):
 
 def test_a_four_point_multirun_leaves_four_offline_runs(tiny, tmp_path, monkeypatch, capfd):
     corpus = f"drafter.corpus.folder={folder_of(tiny)}"
-    run(measure, monkeypatch, capfd, "-m", *tiny, "drafter=ngram", corpus, "gamma.gamma=1,3", "sampling.temperature=0,1",
-        f"hydra.sweep.dir={tmp_path}", "study=gamma")  # fmt: skip
+    points = ["drafter=ngram", corpus, "gamma.gamma=1,3", "sampling.temperature=0,1"]
+    run(measure, monkeypatch, capfd, "-m", *tiny, *points, f"hydra.sweep.dir={tmp_path}")
     runs = [read_offline_run(path) for path in sorted(tmp_path.rglob("offline-run-*")) if path.is_dir()]
     assert len(runs) == 4
     seen = set()
