@@ -52,6 +52,7 @@ class PromptLookup:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._texts = [_IndexedText(self._sizes, self._keep_first) for _ in range(sequences.num_rows)]
+        self._catch_up(sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy up to gamma tokens, as many as the luckiest row found; rows with fewer have the rest not valid."""

@@ -1,6 +1,7 @@
 """From configuration to objects: the one place that calls Hydra's instantiate."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.measurement import Protocol, Subject
+from experiments.measurement import Plan, Subject
 from framework.drafter import Drafter
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import GammaPolicy
@@ -34,22 +35,58 @@ def build(node: DictConfig) -> Any:
     return hydra.utils.instantiate(node, _convert_="all")
 
 
+DrafterFactory = Callable[..., Drafter]
+
+
+def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:
+    """Everything that can be wrong without a model: numbers, device, and whether the verifier suits the drafters.
+
+    Returns:
+        the drafters' factories: a drafter's yaml is a partial, its knobs now and its target later.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key.
+    """
+    _check_numbers(cfg)
+    _check_device(cfg.device)
+    if not OmegaConf.is_list(cfg.stop_strings):
+        raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
+    build(cfg.gamma)
+    build(cfg.prompts.source)
+    verifier: Verifier = build(cfg.verifier)
+    factories: dict[str, DrafterFactory] = {name: build(node) for name, node in drafters.items()}
+    for factory in factories.values():
+        drafter = getattr(factory, "func", factory)
+        if hasattr(drafter, "law") and hasattr(drafter, "shape"):  # else the engine checks, once it is built
+            verifier.check(drafter.law, drafter.shape)
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+    return factories
+
+
+def _check_numbers(cfg: DictConfig) -> None:
+    numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
+    or_null = {"threads": 1, "prompts.count": 1, "prompts.first_tokens": 1, "target.context": 1}
+    for key, least in (numbers | or_null).items():
+        value = OmegaConf.select(cfg, key)
+        is_number = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if not is_number and not (value is None and key in or_null):
+            allowed = f"a whole number >= {least}" + (", or null" if key in or_null else "")
+            raise ValueError(f"{key} is {value!r}; allowed: {allowed}")
+
+
+def _check_device(device: str) -> None:
+    if device == "auto":
+        return
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device is {device!r}; allowed: auto, cpu, or a GPU such as cuda ({reason})") from None
+
+
 def build_target(cfg: DictConfig) -> Target:
     return build(cfg.target)
-
-
-def build_drafter(node: DictConfig, target: Target) -> Drafter:
-    """A drafter's yaml is a partial: its knobs now, its target here."""
-    factory: Callable[..., Drafter] = build(node)
-    return factory(target=target)
-
-
-def build_verifier(cfg: DictConfig) -> Verifier:
-    return build(cfg.verifier)
-
-
-def build_gamma_policy(cfg: DictConfig) -> GammaPolicy:
-    return build(cfg.gamma)
 
 
 def build_sampling(cfg: DictConfig) -> Sampling:
@@ -61,12 +98,13 @@ def build_tracker(cfg: DictConfig) -> Tracker:
 
 
 def build_stopping(cfg: DictConfig, target: Target) -> Stopping:
-    if isinstance(cfg.stop_strings, str):
-        raise ValueError(f"stop_strings is the text {cfg.stop_strings!r}; allowed: a list of texts, ['...']")
-    eos = target.tokenizer.eos_token_id
+    """What ends a row; end-of-text is whatever the tokenizer or the model's generation config says it is."""
+    stated = target.model.model.generation_config.eos_token_id
+    stated = stated if isinstance(stated, list) else [stated]
+    eos_ids = {token for token in [target.tokenizer.eos_token_id, *stated] if token is not None}
     return Stopping(
         max_new_tokens=cfg.max_new_tokens,
-        eos_ids=(eos,) if cfg.stop_at_eos and eos is not None else (),
+        eos_ids=tuple(sorted(eos_ids)) if cfg.stop_at_eos else (),
         stop_strings=tuple(cfg.stop_strings),
         tokenizer=target.tokenizer,
     )
@@ -84,8 +122,8 @@ def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
     )
 
 
-def build_protocol(cfg: DictConfig, target: Target) -> Protocol:
-    return Protocol(
+def build_plan(cfg: DictConfig, target: Target) -> Plan:
+    return Plan(
         prompt_set=build_prompts(cfg, target),
         batch_size=cfg.batch_size,
         stopping=build_stopping(cfg, target),
@@ -106,24 +144,29 @@ def build_subject(
     folder: Path,
 ) -> Subject:
     """One point to measure: this drafter with the config's verifier and gamma policy."""
-    verifier, gamma_policy = build_verifier(cfg), build_gamma_policy(cfg)
-    choices = HydraConfig.get().runtime.choices
+    verifier: Verifier = build(cfg.verifier)
+    gamma_policy: GammaPolicy = build(cfg.gamma)
+    choices, knobs = HydraConfig.get().runtime.choices, _drafter_knobs()
     settings = {
         "drafter": drafter_name,
+        "knobs": knobs,
         "verifier": choices["verifier"],
         "guarantee": verifier.guarantee.value,
         "gamma_policy": choices["gamma"],
         "gamma": gamma_policy.max_gamma,
         **asdict(sampling),
         "batch_size": cfg.batch_size,
+        "max_new_tokens": cfg.max_new_tokens,
+        "prompts": choices["prompts"],
         "target": choices["target"],
         "target_fingerprint": target.fingerprint,
         "device": target.device.type,
         "dtype": cfg.target.dtype,
     }
+    words = [drafter_name, *re.findall(r"[\w.]+", knobs), f"T{sampling.temperature:g}", f"g{settings['gamma']}"]
     point = Point(
         folder=folder,
-        name=f"{drafter_name}-T{sampling.temperature:g}-g{gamma_policy.max_gamma}",
+        name="-".join(words)[:150],
         study=study,
         settings=settings,
         config=OmegaConf.to_container(cfg, resolve=True),  # type: ignore[arg-type]
@@ -132,21 +175,11 @@ def build_subject(
     return Subject(point, engine)
 
 
-def prepare_machine(cfg: DictConfig) -> None:
-    """Check the device and set the number of CPU threads.
+def _drafter_knobs() -> str:
+    """The drafter's knobs that were set on the command line: what tells the points of a sweep over them apart.
 
-    Raises:
-        ValueError: no such device, or not a number of threads.
+    Paths are left out: they say where something lies, not what it is.
     """
-    if cfg.threads is not None:
-        if not isinstance(cfg.threads, int) or cfg.threads < 1:
-            raise ValueError(f"threads is {cfg.threads!r}; allowed: a whole number >= 1, or null")
-        torch.set_num_threads(cfg.threads)
-    if cfg.device != "auto":
-        try:
-            torch.empty(0, device=cfg.device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"device is {cfg.device!r}; allowed: auto, cpu, or a GPU such as cuda ({reason})"
-            ) from None
+    overrides = [override for override in HydraConfig.get().overrides.task if override.startswith("drafter.")]
+    pairs = [override.removeprefix("drafter.").split("=", 1) for override in overrides]
+    return " ".join(f"{key}={value}" for key, value in pairs if "/" not in value)

@@ -1,23 +1,23 @@
 """The main job: every drafter side by side. `python -m experiments.compare`, or records=FOLDER to look again."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.assemble import (
-    build_drafter,
-    build_protocol,
+    build_plan,
     build_sampling,
     build_subject,
     build_target,
     build_tracker,
-    prepare_machine,
+    check_before_loading,
     register_resolvers,
 )
 from experiments.entry_point import one_line_errors
-from experiments.measurement import measure
+from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
 
@@ -28,29 +28,40 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
-        records = measure_all(cfg, folder) if cfg.records is None else load_records(Path(cfg.records))
-        print_report(records, folder, source=cfg.records and Path(cfg.records))
+        if cfg.records is not None:
+            print_report(load_records(Path(cfg.records)), folder, source=Path(cfg.records))
+            return
+        subjects: list[Subject] = []
+        records: list[Record] = []
+        try:
+            for subject, record in measure_all(cfg, folder):
+                subjects.append(subject)
+                records += [record] if record else []
+        finally:
+            # Also when something stopped the run: what is finished is shown.
+            print_report(records, folder)
+        for subject in subjects:
+            subject.raise_error()
 
 
-def measure_all(cfg: DictConfig, folder: Path) -> list[Record]:
-    """Every drafter at every temperature; drafters and target are built once."""
-    prepare_machine(cfg)
+def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record | None]]:
+    """Every drafter at every temperature, with its record unless it failed; drafters and target are built once."""
+    if not OmegaConf.is_list(cfg.temperatures) or not cfg.temperatures:
+        raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
+    factories = check_before_loading(cfg, {str(name): node for name, node in cfg.drafters.items()})
     target = build_target(cfg)
-    protocol = build_protocol(cfg, target)
-    drafters = {name: build_drafter(node, target) for name, node in cfg.drafters.items()}
-    records = []
-    for temperature, sampling in zip(cfg.temperatures, samplings, strict=True):
-        point_cfg = at_temperature(cfg, temperature)
+    plan = build_plan(cfg, target)
+    drafters = {name: factory(target=target) for name, factory in factories.items()}
+    for sampling in samplings:
+        point_cfg = at_temperature(cfg, sampling.temperature)
         subjects = [
-            build_subject(point_cfg, str(name), drafter, target, sampling, study="compare", folder=folder)
+            build_subject(point_cfg, name, drafter, target, sampling, study="compare", folder=folder)
             for name, drafter in drafters.items()
         ]
-        measured = measure(subjects, target, sampling, protocol)
-        mirror(measured, [subject.point for subject in subjects], tracker)
-        records += measured
-    return records
+        mirror(measure(subjects, target, sampling, plan), tracker, folder=folder)
+        yield from ((subject, subject.record) for subject in subjects)
 
 
 def at_temperature(cfg: DictConfig, temperature: float) -> DictConfig:

@@ -37,6 +37,7 @@ class HuggingFaceGenerate:
                 "temperature": self.sampling.temperature,
                 "top_k": int(self.sampling.top_k),
                 "top_p": self.sampling.top_p,
+                "typical_p": 1.0,
             } | ({"min_p": self.sampling.min_p} if self.sampling.min_p else {})
         stopwatch = stopwatch or Stopwatch(self.target.device)
         tokens = torch.tensor(prompts, device=self.target.device)
@@ -48,6 +49,7 @@ class HuggingFaceGenerate:
                 max_new_tokens=stopping.max_new_tokens,
                 eos_token_id=list(stopping.eos_ids) or None,
                 pad_token_id=stopping.eos_ids[0] if stopping.eos_ids else 0,
+                repetition_penalty=1.0,  # not what the model's own generation config would have
                 logits_processor=LogitsProcessorList([_EndOf(prefill)]),
                 **knobs,
             )

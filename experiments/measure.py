@@ -7,13 +7,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.assemble import (
-    build_drafter,
-    build_protocol,
+    build_plan,
     build_sampling,
     build_subject,
     build_target,
     build_tracker,
-    prepare_machine,
+    check_before_loading,
     register_resolvers,
 )
 from experiments.entry_point import one_line_errors
@@ -27,17 +26,18 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
-        prepare_machine(cfg)
         sampling, tracker = build_sampling(cfg), build_tracker(cfg)
+        name = choices["drafter"]
+        factories = check_before_loading(cfg, {name: cfg.drafter})
         target = build_target(cfg)
-        protocol = build_protocol(cfg, target)
-        drafter = build_drafter(cfg.drafter, target)
-        subject = build_subject(
-            cfg, choices["drafter"], drafter, target, sampling, study=choices.get("study") or "measure", folder=folder
-        )
-        records = measure([subject], target, sampling, protocol)
-        mirror(records, [subject.point], tracker)
+        plan = build_plan(cfg, target)
+        drafter = factories[name](target=target)
+        study = choices.get("study") or "measure"
+        subject = build_subject(cfg, name, drafter, target, sampling, study=study, folder=folder)
+        records = measure([subject], target, sampling, plan)
+        mirror(records, tracker, folder=folder)
         print_report(records, folder)
+        subject.raise_error()
 
 
 if __name__ == "__main__":

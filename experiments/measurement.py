@@ -3,14 +3,15 @@
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
+import torch
 from rich.progress import Progress
 
 from experiments.hugging_face import HuggingFaceGenerate
-from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times
+from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
 from experiments.provenance import provenance
 from experiments.records import Record
 from experiments.timing import Decoder, Parts, time_parts, timed
@@ -21,14 +22,14 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tally import Tally
 from framework.target import Target
-from framework.tracker import JsonlTracker, Point, tracked
+from framework.tracker import JsonlTracker, Point
 
 PART_REPEATS = 25  # how often each part of a round is timed alone
 WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Plan:
     """How much is measured, the same for every point.
 
     Attributes:
@@ -38,9 +39,6 @@ class Protocol:
         repeats: how often every batch is timed.
         seed: row i of the prompts decodes with seed + i.
         hugging_face: whether Hugging Face's generate is timed beside the yardstick (batch size 1 only).
-
-    Raises:
-        ValueError: a number out of range; the message names the yaml key.
     """
 
     prompt_set: PromptSet
@@ -49,12 +47,6 @@ class Protocol:
     repeats: int
     seed: int
     hugging_face: bool
-
-    def __post_init__(self) -> None:
-        for key, least in (("batch_size", 1), ("repeats", 1), ("seed", 0)):
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{key} is {value!r}; allowed: a whole number >= {least}")
 
     def batches(self) -> list["Batch"]:
         """The prompts in order, batch_size of them at a time."""
@@ -91,67 +83,103 @@ class Subject:
         self.tally = Tally(engine.gamma_policy.max_gamma, detailed=True)
         self.rows: list[dict] = []
         self.parts: Parts | None = None
+        self.record: Record | None = None
+        self.error: Exception | None = None
+
+    def raise_error(self) -> None:
+        """Raise what ended this subject, if anything did: at the end, when the others have been measured."""
+        if self.error:
+            raise self.error
 
 
-def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, protocol: Protocol) -> list[Record]:
+def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan) -> list[Record]:
     """Measure subjects that share target and sampling; write their records as they come.
 
+    A subject that raises keeps its error, and the others go on without it.
+
     Returns:
-        one record per subject, in their order.
+        the records of those that finished, in their order.
     """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    bench = _Bench(subjects, target, sampling, protocol)
+    origin = provenance(target.device) | {"started": started}
+    bench = _Bench(subjects, target, sampling, plan)
     # No refreshing thread: it would take its share of what is being timed.
-    with ExitStack() as stack, Progress(transient=True, auto_refresh=False) as progress:
-        for subject in subjects:
-            stack.enter_context(tracked(subject.tracker, subject.point))
-        batches = protocol.batches()
-        steps = len(subjects) + protocol.repeats * len(bench.decoders)
-        bar = progress.add_task("", total=len(batches) * steps)
-        for batch in batches:
-            for doing in bench.take(batch):
-                progress.update(bar, description=f"T={sampling.temperature:g} {doing}", advance=1, refresh=True)
-        origin = provenance(target.device) | {"started": started, "seconds": time.perf_counter() - start}
-        records = [bench.record(subject) | origin for subject in subjects]
-        for subject, record in zip(subjects, records, strict=True):
-            subject.tracker.finish(record)
-    return records
+    with Progress(transient=True, auto_refresh=False) as progress:
+        batches = plan.batches()
+        bar = progress.add_task("", total=len(batches) * (len(subjects) + plan.repeats * len(bench.decoders)))
+        try:
+            for subject in subjects:
+                subject.tracker.start(subject.point)
+            for batch in batches:
+                for doing in bench.take(batch):
+                    progress.update(bar, description=f"T={sampling.temperature:g} {doing}", advance=1, refresh=True)
+            for subject in bench.alive:
+                with bench.ends_only(subject):
+                    record = bench.record(subject) | origin
+                    subject.tracker.finish(record | {"measuring_seconds": time.perf_counter() - start})
+                    subject.record = record
+        except BaseException as error:  # an interrupt, or the yardstick itself: every point says what ended it
+            for subject in bench.alive:
+                subject.tracker.fail(error)
+            raise
+    return [subject.record for subject in subjects if subject.record]
 
 
 class _Bench:
     """All decoders that are compared, and every timed run of theirs."""
 
-    def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, protocol: Protocol):
-        self.subjects, self.target, self.sampling, self.protocol = subjects, target, sampling, protocol
+    def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan):
+        self.target, self.sampling, self.plan = target, sampling, plan
         self.decoders: dict[str, Decoder] = {YARDSTICK: Autoregressive(target=target, sampling=sampling)}
-        if protocol.hugging_face and protocol.batch_size == 1:
+        # Hugging Face would need padding for a batch, and ends rows at other strings than ours.
+        if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings:
             self.decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
         self.decoders |= {subject.point.name: subject.engine for subject in subjects}
-        self.runs: Runs = {name: [[] for _ in range(protocol.repeats)] for name in self.decoders}
+        self.subjects = {subject.point.name: subject for subject in subjects}
+        self.runs: Runs = {name: [[] for _ in range(plan.repeats)] for name in self.decoders}
+
+    @property
+    def alive(self) -> list[Subject]:
+        """Subjects under measurement: not failed, not finished."""
+        return [subject for subject in self.subjects.values() if not subject.error and not subject.record]
+
+    @contextmanager
+    def ends_only(self, subject: Subject | None) -> Iterator[None]:
+        """What a subject raises ends that subject; what the yardstick raises (None) ends everything."""
+        try:
+            yield
+        except Exception as error:
+            if subject is None:
+                raise
+            subject.error = error
+            subject.tracker.fail(error)
+            del self.decoders[subject.point.name]
 
     def take(self, batch: Batch) -> Iterator[str]:
         """Count and time one batch with everyone, and log its prompts; says after each step what was done."""
-        for subject in self.subjects:
-            self._count(subject, batch)
+        for subject in self.alive:
+            with self.ends_only(subject):
+                self._count(subject, batch)
             yield f"counted {subject.point.name}"
         if batch.number == 0:
             self._warm_up(batch)
-        for repeat in range(self.protocol.repeats):
+        for repeat in range(self.plan.repeats):
             # Whoever comes first in one repeat comes last in another.
             names = list(self.decoders)[repeat:] + list(self.decoders)[:repeat]
             for name in names if repeat % 2 == 0 else reversed(names):
-                decoder, stopping = self.decoders[name], self.protocol.stopping
-                run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
-                self.runs[name][repeat].append(run)
+                with self.ends_only(self.subjects.get(name)):
+                    decoder, stopping = self.decoders[name], self.plan.stopping
+                    run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
+                    self.runs[name][repeat].append(run)
                 yield f"timed {name}"
-        for subject in self.subjects:
+        for subject in self.alive:
             for row in self._prompt_rows(subject, batch):
                 subject.rows.append(row)
                 subject.tracker.log_prompt(row)
 
     def _count(self, subject: Subject, batch: Batch) -> None:
         """The untimed pass, whose sums need every law in full; and, once, the parts of a round alone."""
-        stopping = self.protocol.stopping
+        stopping = self.plan.stopping
         generation = subject.engine.generate(batch.prompts, stopping=stopping, seeds=batch.seeds, detailed=True)
         assert generation.tally is not None
         subject.tally.add(generation.tally)
@@ -161,7 +189,7 @@ class _Bench:
             subject.parts = time_parts(subject.engine, half, seeds=batch.seeds, repeats=PART_REPEATS)
 
     def _warm_up(self, batch: Batch) -> None:
-        stopping = self.protocol.stopping
+        stopping = self.plan.stopping
         short = replace(stopping, max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens))
         for decoder in self.decoders.values():
             timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
@@ -174,7 +202,7 @@ class _Bench:
         generation = own[0].generation
         ratios = generation.tally.metrics() if generation.tally and len(batch.rows) == 1 else {}
         for index, row in enumerate(batch.rows):
-            prompt, tokens = self.protocol.prompt_set.prompts[row], generation.tokens[index]
+            prompt, tokens = self.plan.prompt_set.prompts[row], generation.tokens[index]
             yield {
                 "name": prompt.name,
                 "category": prompt.category,
@@ -191,11 +219,12 @@ class _Bench:
 
     def record(self, subject: Subject) -> Record:
         """Everything known of a subject once all batches were taken, but for where and when."""
-        tally, prompt_set = subject.tally, self.protocol.prompt_set
+        tally, prompt_set = subject.tally, self.plan.prompt_set
         assert subject.parts is not None
         prompts = [list(prompt.tokens) for prompt in prompt_set.prompts]
         name, parted = subject.point.name, {}
-        if self.sampling.greedy:
+        # In half precision, passes of different shape break near-ties differently: equality is no test there.
+        if self.sampling.greedy and self.target.model.model.dtype in (torch.float32, torch.float64):
             parted = parted_from((YARDSTICK, HUGGING_FACE), name, self.runs, self.target, prompts)
         stages, stages_per_round = stage_times(self.runs[name][0], num_passes=float(tally.passes.sum()))
         return {
@@ -203,7 +232,8 @@ class _Bench:
             "study": subject.point.study,
             "point": subject.point.settings,
             "config": subject.point.config,
-            "seeds": [self.protocol.seed + row for row in range(len(prompts))],
+            "seconds": walltime(self.runs[name]),
+            "seeds": [self.plan.seed + row for row in range(len(prompts))],
             "counts": tally.counts()
             | {
                 "prompts": len(prompts),

@@ -54,6 +54,11 @@ def stage_times(batches: list[Timed], *, num_passes: float) -> tuple[dict[str, f
     return dict(stages), {stage: 1000 * seconds / num_passes for stage, seconds in rounds.items() if num_passes}
 
 
+def walltime(own: list[list[Timed]]) -> float:
+    """Seconds to decode all prompts, reading them included; median over the repeats."""
+    return statistics.median(sum(run.seconds for run in repeat) for repeat in own)
+
+
 def _tokens(batches: list[Timed]) -> list[list[int]]:
     return [tokens for run in batches for tokens in run.generation.tokens]
 
@@ -104,8 +109,10 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
         prediction["operations"] = theory.operations_factor(alpha, gamma, parts.operations)
     passes = tally.passes.tolist()
     if tau and sum(passes):
+        # What the passes that really ran would cost alone: the last ones of a row draft less than gamma tokens.
         v = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / sum(passes)
-        prediction["speedup/attainable"] = theory.attainable_speedup(tau, parts.d, v)
+        d = sum(count * c * nodes for nodes, count in enumerate(passes)) / sum(passes)
+        prediction["speedup/attainable"] = theory.attainable_speedup(tau, d, v)
         prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
         prediction["overhead"] = 1 - prediction["efficiency"]
     return prediction

@@ -18,7 +18,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     return {
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else ""),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),
@@ -31,6 +31,13 @@ def provenance(device: torch.device) -> dict[str, Any]:
 def _module() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if spec else Path(sys.argv[0]).stem
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _git(*arguments: str) -> str:

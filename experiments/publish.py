@@ -13,13 +13,20 @@ from experiments.report import comparison_table, markdown_table
 from framework.tracker import Point, Tracker, tracked
 
 
-def mirror(records: Sequence[Record], points: Sequence[Point], tracker: Tracker) -> None:
+def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None:
     """Replay finished records to a tracker: nothing of it runs while anything is timed.
 
     The files on disk are complete by then; a tracker that fails costs a warning, not a measurement.
     """
     console = Console(stderr=True)
-    for record, point in zip(records, points, strict=True):
+    for record in records:
+        point = Point(
+            folder=folder,
+            name=record["name"],
+            study=record["study"],
+            settings=record["point"],
+            config=record["config"],
+        )
         try:
             with tracked(tracker, point):
                 for row in record["prompts"]:

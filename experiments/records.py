@@ -13,7 +13,7 @@ from framework.tracker import ERROR_FILE, RECORD_FILE
 Record = dict[str, Any]
 
 # What differs between the rows of one group. Any other setting of a point opens another group.
-ROW_SETTINGS = ("drafter", "verifier", "guarantee", "gamma_policy", "gamma")
+ROW_SETTINGS = ("drafter", "knobs", "verifier", "guarantee", "gamma_policy", "gamma")
 
 
 def load_records(folder: Path) -> list[Record]:
@@ -82,7 +82,7 @@ def _labels(records: Sequence[Record], points: Sequence[dict[str, Any]]) -> list
         rivals = [point for point in points if point.get("drafter") == own.get("drafter")]
         told = [
             f"γ={own.get(key)}" if key == "gamma" else str(own.get(key))
-            for key in ("verifier", "gamma_policy", "gamma")
+            for key in ("knobs", "verifier", "gamma_policy", "gamma")
             if len({rival.get(key) for rival in rivals}) > 1
         ]
         labels.append(" ".join([str(own.get("drafter")), *told]))

@@ -1,5 +1,6 @@
 """Records of measured points as a comparison table, for a terminal and as Markdown."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from experiments.records import ROW_SETTINGS, Group, Record, group_records, is_l
 MISSING = "–"
 LOSSY = "≠ LOSSY"
 ALARM = "‼"
+SLOWER = 0.97  # beyond what noise explains
 STEADY = 1.3  # repeats whose speedups differ by more than this factor were disturbed
 
 
@@ -156,6 +158,14 @@ def table_notes(records: Sequence[Record]) -> list[str]:
         notes.append(f"{ALARM} UNSTEADY: repeats differ by more than {STEADY - 1:.0%}, the machine was busy: {names}")
     if any(is_lossy(record) for record in records):
         notes.append(f"{LOSSY}: the output does not follow the target's own law; its speed is not comparable alone.")
+    slow = [
+        group.title
+        for group in group_records(records)
+        if (_median(group, "hf_generate_ms_per_token") or math.inf)
+        < SLOWER * (_median(group, "yardstick_ms_per_token") or 0)
+    ]
+    if slow:
+        notes.append(f"{ALARM} SLOW YARDSTICK: Hugging Face is faster, so every speedup flatters: {', '.join(slow)}")
     notes.append(
         "Speedups are against the yardstick (plain decoding, same prompts, interleaved), with their spread. "
         "α: over tested tokens. τ: tokens per target pass, beside what Eq. 1 makes of α. c: a draft step in target "

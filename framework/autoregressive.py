@@ -1,11 +1,12 @@
 """Plain decoding through the same CachedLM: the yardstick for the law and for the walltime."""
 
 import torch
+from torch import Tensor
 
 from framework.generation import Generation
 from framework.prefill import prefill
 from framework.sampling import Sampling
-from framework.stopping import Stopping
+from framework.stopping import Finisher, Stopping
 from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.uniforms import Uniforms
@@ -38,12 +39,16 @@ class Autoregressive:
         uniforms = Uniforms(seeds, 1, self.target.device)
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_gamma=0)
-        while True:
-            with stopwatch.stage("commit"):
-                token = self.sampling.sample(logits[:, 0], uniforms.next_round()[:, 0])
-                finisher.commit(token.unsqueeze(1), torch.ones_like(token), ~logits.sum((1, 2)).isnan())
-            if not finisher.most_remaining:
-                break
+            token = self._commit(logits[:, 0], finisher, uniforms.next_round())
+        while finisher.most_remaining:
             with stopwatch.stage("target"):
                 logits = self.target.model.forward(token.unsqueeze(1), sequences.lengths - 1, visible=sequences.longest)
+            with stopwatch.stage("commit"):
+                token = self._commit(logits[:, 0], finisher, uniforms.next_round())
         return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons)
+
+    def _commit(self, logits: Tensor, finisher: Finisher, uniforms: Tensor) -> Tensor:
+        """[B] int64: draw a token per row from logits [B, V] and commit it."""
+        token = self.sampling.sample(logits, uniforms[:, 0])
+        finisher.commit(token.unsqueeze(1), torch.ones_like(token), logits.amax(1).isfinite())
+        return token

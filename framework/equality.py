@@ -48,6 +48,6 @@ def differences(
 
 
 def within_float32(found: list[Difference], num_tokens: int) -> bool:
-    """Whether differences are few enough, and each at a place where the target is torn."""
+    """Whether differences are at most one (or 1 in 10,000 tokens), and each at a place where the target is torn."""
     allowed = max(1, int(num_tokens * MAX_SHARE)) if found else 0
     return len(found) <= allowed and all(difference.margin < TORN for difference in found)

@@ -12,19 +12,19 @@ class Stopwatch:
     """Adds up the seconds spent in named stages: the host's clock on a CPU, device events on a GPU."""
 
     def __init__(self, device: torch.device):
-        self._on_gpu = device.type == "cuda"
+        self._device = device
         self._seconds: dict[str, float] = defaultdict(float)
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a block; stages of one name add up."""
-        if self._on_gpu:
+        if self._device.type == "cuda":
             # Events are queued with the kernels, so timing adds no wait of its own.
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
+            begin.record(torch.cuda.current_stream(self._device))
             yield
-            end.record()
+            end.record(torch.cuda.current_stream(self._device))
             self._events.append((name, begin, end))
         else:
             begin_seconds = time.perf_counter()
@@ -34,7 +34,7 @@ class Stopwatch:
     def seconds(self) -> dict[str, float]:
         """Seconds per stage so far; waits for the device."""
         if self._events:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             for name, begin, end in self._events:
                 self._seconds[name] += begin.elapsed_time(end) / 1000
             self._events.clear()

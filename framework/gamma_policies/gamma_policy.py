@@ -20,5 +20,5 @@ class GammaPolicy(Protocol):
         ...
 
     def observe(self, outcome: Outcome) -> None:
-        """Called after every round that proposed something."""
+        """Called after every round's commit, proposed or not."""
         ...
