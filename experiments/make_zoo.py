@@ -121,9 +121,16 @@ def fit(
     device = next(model.parameters()).device
     checkpoint = Path(cfg.workdir) / f"{name}.checkpoint.pt"
     optimizers = make_optimizers(model, recipe.learning_rate)
+    # Steps may be added to a training; what it was made of may not change under it.
+    made_of = [OmegaConf.to_container(recipe.config), recipe.batch, OmegaConf.to_container(cfg.data), cfg.seed]
     step, seconds = 0, 0.0
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location=device)
+        if saved["made_of"] != made_of:
+            raise ValueError(
+                f"{checkpoint} was begun with {saved['made_of']}, not with {made_of}; set workdir to another folder, "
+                "or delete it to begin anew"
+            )
         model.load_state_dict(saved["model"])
         for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
@@ -135,6 +142,7 @@ def fit(
             {
                 "model": model.state_dict(),
                 "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                "made_of": made_of,
                 "step": step,
                 "seconds": seconds,
             },

@@ -181,13 +181,16 @@ def comparison_table(records: Sequence[Record], width: int = 120) -> Table:
         records: what load_records returns; a metric that is missing or None shows as a dash.
         width: characters in a line of the terminal; where the table does not fit, it gives up columns.
     """
-    columns = _columns(records)
+    wanted = _columns(records)
+    columns = list(wanted)
     table = _table(records, columns)
     measure = Console(width=10_000).measure
     while measure(table).maximum > width and any(column.expendable for column in columns):
         columns.remove(max(columns, key=lambda column: column.expendable))
         table = _table(records, columns)
-    notes = Text("\n" + "\n".join(table_notes(records)), style="dim", justify="left")
+    dropped = [" ".join(column.heading.replace("-\n", "").split()) for column in wanted if column not in columns]
+    lines = table_notes(records) + ([f"For want of width, without: {', '.join(dropped)}."] if dropped else [])
+    notes = Text("\n" + "\n".join(lines), style="dim", justify="left")
     notes.highlight_regex(rf"(?m)^{ALARM}.*$", "not dim bold red")
     table.caption = notes
     return table

@@ -59,6 +59,13 @@ def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypat
             assert torch.equal(weights[key], resumed[key]), key
 
 
+def test_a_checkpoint_of_another_recipe_is_refused(small):
+    make_zoo.train_zoo(small)
+    small.target.config.hidden_size = 64
+    with pytest.raises(ValueError, match="set workdir"):
+        make_zoo.train_zoo(small)
+
+
 def load(folder) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
