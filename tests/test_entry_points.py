@@ -235,6 +235,7 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     """Each named sweep, on tiny models: adding a yaml adds its test."""
     folder = folder_of(tiny)
     monkeypatch.setattr(assemble, "ZOO", Path(folder))
+    assemble.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))
     run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
         f"hydra.sweep.dir={tmp_path}")  # fmt: skip
