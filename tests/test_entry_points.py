@@ -244,8 +244,8 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     assert {record["study"] for record in records} == {study}
 
 
-def _tiny_library(init, folder):
-    return lambda self, *, split, folder=folder: init(self, split=split, folder=str(folder))
+def _tiny_library(init, tiny_folder):
+    return lambda self, *, split, folder: init(self, split=split, folder=tiny_folder)
 
 
 def test_every_yaml_says_what_it_is_and_how_to_use_it():
