@@ -16,7 +16,7 @@ from experiments.assemble import (
     check_before_loading,
     register_resolvers,
 )
-from experiments.entry_point import one_line_errors
+from experiments.entry_point import one_line_errors, status
 from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
@@ -51,9 +51,13 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
     factories = check_before_loading(cfg, {str(name): node for name, node in cfg.drafters.items()})
-    target = build_target(cfg)
-    plan = build_plan(cfg, target)
-    drafters = {name: factory(target=target) for name, factory in factories.items()}
+    with status("loading the target"):
+        target = build_target(cfg)
+        plan = build_plan(cfg, target)
+    drafters = {}
+    for name, factory in factories.items():
+        with status(f"building {name}"):
+            drafters[name] = factory(target=target)
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
         subjects = [

@@ -4,6 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hydra.errors import CompactHydraException, InstantiationException
+from rich.console import Console
+from rich.status import Status
+
+
+def status(doing: str) -> Status:
+    """A turning wheel beside what takes seconds: `with status("building ngram"):`; silent without a terminal."""
+    return Console(stderr=True).status(doing)
 
 
 @contextmanager

@@ -217,6 +217,7 @@ def prepare_data(cfg: DictConfig) -> tuple[PreTrainedTokenizerFast, Windows, Ten
     workdir = Path(cfg.workdir)
     prepared = workdir / "data.json"
     if not prepared.exists():
+        print("reading and tokenising the corpus: a minute or two", flush=True)
         corpus: Corpus = read_python_corpus()
         sample = corpus.standard_library + corpus.packages[::8]
         train_tokenizer(sample, cfg.vocabulary).save_pretrained(workdir / "tokenizer")

@@ -15,7 +15,7 @@ from experiments.assemble import (
     check_before_loading,
     register_resolvers,
 )
-from experiments.entry_point import one_line_errors
+from experiments.entry_point import one_line_errors, status
 from experiments.measurement import measure
 from experiments.publish import mirror, print_report
 
@@ -29,9 +29,11 @@ def main(cfg: DictConfig) -> None:
         sampling, tracker = build_sampling(cfg), build_tracker(cfg)
         name = choices["drafter"]
         factories = check_before_loading(cfg, {name: cfg.drafter})
-        target = build_target(cfg)
-        plan = build_plan(cfg, target)
-        drafter = factories[name](target=target)
+        with status("loading the target"):
+            target = build_target(cfg)
+            plan = build_plan(cfg, target)
+        with status(f"building {name}"):
+            drafter = factories[name](target=target)
         study = choices.get("study") or "measure"
         subject = build_subject(cfg, name, drafter, target, sampling, study=study, folder=folder)
         records = measure([subject], target, sampling, plan)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.entry_point import status
 from experiments.pictures import draw_pictures
 from experiments.records import Record, group_records
 from experiments.report import comparison_table, markdown_table
@@ -28,7 +29,7 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
             config=record["config"],
         )
         try:
-            with tracked(tracker, point):
+            with status(f"telling {type(tracker).__name__} of {point.name}"), tracked(tracker, point):
                 for row in record["prompts"]:
                     tracker.log_prompt(row)
                 tracker.finish(record)
