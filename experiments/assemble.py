@@ -111,12 +111,18 @@ def build_stopping(cfg: DictConfig, target: Target) -> Stopping:
 
 
 def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
+    room = target.model.context - cfg.max_new_tokens
+    if room < 1:
+        raise ValueError(
+            f"max_new_tokens is {cfg.max_new_tokens}; allowed: at most {target.model.context - 1}, one less than the "
+            "target's context"
+        )
     return make_prompts(
         build(cfg.prompts.source),
         target.tokenizer,
         count=cfg.prompts.count,
         first_tokens=cfg.prompts.first_tokens,
-        max_tokens=target.model.context - cfg.max_new_tokens,
+        max_tokens=room,
         too_long=cfg.prompts.too_long,
         vocabulary_size=target.vocabulary_size,
     )

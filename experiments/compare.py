@@ -1,5 +1,6 @@
 """The main job: every drafter side by side. `python -m experiments.compare`, or records=FOLDER to look again."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
         if cfg.records is not None:
-            print_report(load_records(Path(cfg.records)), folder, source=Path(cfg.records))
+            print_report(read_records(Path(cfg.records)), folder, source=Path(cfg.records))
             return
         subjects: list[Subject] = []
         records: list[Record] = []
@@ -39,14 +40,16 @@ def main(cfg: DictConfig) -> None:
                 records += [record] if record else []
         finally:
             # Also when something stopped the run: what is finished is shown.
-            print_report(records, folder)
+            if records:
+                print_report(records, folder)
         for subject in subjects:
             subject.raise_error()
 
 
 def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record | None]]:
     """Every drafter at every temperature, with its record unless it failed; drafters and target are built once."""
-    if not OmegaConf.is_list(cfg.temperatures) or not cfg.temperatures:
+    temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
+    if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
         raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
@@ -65,7 +68,16 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
             for name, drafter in drafters.items()
         ]
         mirror(measure(subjects, target, sampling, plan), tracker, folder=folder)
+        if not sys.stdout.isatty():  # where no bar is seen
+            print(f"T={sampling.temperature:g} is measured", flush=True)
         yield from ((subject, subject.record) for subject in subjects)
+
+
+def read_records(folder: Path) -> list[Record]:
+    records = load_records(folder) if folder.is_dir() else []
+    if not records:
+        raise FileNotFoundError(f"records is {str(folder)!r}: no record.json there; give a folder that compare printed")
+    return records
 
 
 def at_temperature(cfg: DictConfig, temperature: float) -> DictConfig:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hydra.errors import CompactHydraException, InstantiationException
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.status import Status
 
@@ -21,5 +22,8 @@ def one_line_errors() -> Iterator[None]:
     except InstantiationException as error:
         # A constructor's own message says what was given, what is allowed and which key to change.
         raise CompactHydraException(f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}") from None
-    except (ValueError, OSError, FloatingPointError, ImportError) as error:
-        raise CompactHydraException(f"{type(error).__name__}: {error}") from None
+    except KeyboardInterrupt:
+        raise CompactHydraException("interrupted; every prompt that was finished is in prompts.jsonl") from None
+    except (ValueError, OSError, FloatingPointError, ImportError, OmegaConfBaseException) as error:
+        first_line = str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
+        raise CompactHydraException(f"{type(error).__name__}: {first_line}") from None

@@ -40,7 +40,7 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
 def print_report(records: Sequence[Record], folder: Path, *, source: Path | None = None) -> None:
     """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`."""
     # Without a terminal rich assumes 80 columns, too few for the table.
-    console, folder = Console(width=None if sys.stdout.isatty() else 120), _relative(folder)
+    console, folder = Console(width=None if sys.stdout.isatty() else 160), _relative(folder)
     if not records:
         console.print("There is no record to show.")
         return
@@ -49,23 +49,25 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
     pictures = draw_pictures(records, folder)
-    records_at = _relative(source) if source else folder
+    records_at, python = _relative(source) if source else folder, _relative(Path(sys.executable))
     console.print()
-    console.print(f"Records: {records_at}   table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
+    console.print(f"Records: {records_at}", soft_wrap=True)
+    console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
     if (folder / "wandb").exists():
         console.print(
             f"Offline W&B runs: {folder}/wandb  (send them with: wandb sync {folder}/wandb/offline-run-*)",
             soft_wrap=True,
         )
     console.print(
-        "Next: python -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
-        "      python -m experiments.measure -m study=gamma                  (a sweep)\n"
-        f"      python -m experiments.compare records={records_at}   (this table again)",
+        f"Next: {python} -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
+        f"      {python} -m experiments.measure -m study=gamma                  (a sweep)\n"
+        f"      {python} -m experiments.compare records={records_at}   (this table again)",
         soft_wrap=True,
         highlight=False,
     )
 
 
 def _relative(folder: Path) -> Path:
-    """The folder as a person would type it from here."""
-    return Path(os.path.relpath(folder))
+    """The path as a person would type it from here."""
+    relative = Path(os.path.relpath(folder))
+    return folder.absolute() if ".." in relative.parts else relative

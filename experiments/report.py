@@ -73,8 +73,10 @@ def _spread(record: Record) -> str:
 
 
 def _beyond_attainable(record: Record) -> bool:
+    """Beyond the spread of its repeats, that is."""
     efficiency = record["metrics"].get("efficiency")
-    return efficiency is not None and efficiency > 1
+    measured, low = (record["metrics"].get(f"speedup/measured{suffix}") for suffix in ("", "_low"))
+    return bool(efficiency and efficiency * (low / measured if measured and low else 1) > 1)
 
 
 def _efficiency(record: Record) -> str:
@@ -153,7 +155,7 @@ def table_notes(records: Sequence[Record]) -> list[str]:
         if others := _unequal_to(record):
             notes.append(f"{ALARM} TOKENS DIFFER at temperature 0: {record.get('name')} from {' and '.join(others)}")
     if names := named(_beyond_attainable):
-        notes.append(f"{ALARM} FASTER THAN ATTAINABLE, so something was measured wrongly: {names}")
+        notes.append(f"{ALARM} FASTER THAN ATTAINABLE: a part was measured wrongly, or the machine was busy: {names}")
     if names := named(_unsteady):
         notes.append(f"{ALARM} UNSTEADY: repeats differ by more than {STEADY - 1:.0%}, the machine was busy: {names}")
     if any(is_lossy(record) for record in records):

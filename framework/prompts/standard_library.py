@@ -39,8 +39,9 @@ class StandardLibrary:
         self.split = split
         self.folder = Path(folder or sysconfig.get_paths()["stdlib"])
         if not (self.folder / "argparse.py").exists():
+            why = "this Python ships without them" if folder is None else "prompts.source.folder is not such a library"
             raise FileNotFoundError(
-                f"no standard-library sources in {self.folder}: this Python ships without them. "
+                f"no standard-library sources in {self.folder}: {why}. "
                 "Choose another source, for example prompts=jsonl prompts.source.path=FILE"
             )
 
