@@ -15,6 +15,7 @@ from experiments.measurement import Plan, Subject
 from framework.drafter import Drafter
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.pretrained import device_named
 from framework.prompts.prompt_set import PromptSet, make_prompts
 from framework.sampling import Sampling
 from framework.stopping import Stopping
@@ -48,7 +49,7 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
         ValueError, OSError: the message names the yaml key.
     """
     _check_numbers(cfg)
-    _check_device(cfg.device)
+    device_named(cfg.device)
     if not OmegaConf.is_list(cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
@@ -73,16 +74,6 @@ def _check_numbers(cfg: DictConfig) -> None:
         if not is_number and not (value is None and key in or_null):
             allowed = f"a whole number >= {least}" + (", or null" if key in or_null else "")
             raise ValueError(f"{key} is {value!r}; allowed: {allowed}")
-
-
-def _check_device(device: str) -> None:
-    if device == "auto":
-        return
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device is {device!r}; allowed: auto, cpu, or a GPU such as cuda ({reason})") from None
 
 
 def build_target(cfg: DictConfig) -> Target:

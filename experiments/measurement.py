@@ -51,15 +51,15 @@ class Plan:
     def batches(self) -> list["Batch"]:
         """The prompts in order, batch_size of them at a time."""
         prompts = self.prompt_set.prompts
-        starts = range(0, len(prompts), self.batch_size)
+        rows = list(range(len(prompts)))
         return [
             Batch(
                 number=number,
-                rows=list(range(start, min(start + self.batch_size, len(prompts)))),
-                prompts=[list(prompt.tokens) for prompt in prompts[start : start + self.batch_size]],
-                seeds=[self.seed + row for row in range(start, min(start + self.batch_size, len(prompts)))],
+                rows=chunk,
+                prompts=[list(prompts[row].tokens) for row in chunk],
+                seeds=[self.seed + row for row in chunk],
             )
-            for number, start in enumerate(starts)
+            for number, chunk in enumerate(rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size))
         ]
 
 
@@ -191,8 +191,9 @@ class _Bench:
     def _warm_up(self, batch: Batch) -> None:
         stopping = self.plan.stopping
         short = replace(stopping, max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens))
-        for decoder in self.decoders.values():
-            timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
+        for name, decoder in list(self.decoders.items()):
+            with self.ends_only(self.subjects.get(name)):
+                timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
 
     def _prompt_rows(self, subject: Subject, batch: Batch) -> Iterator[dict]:
         """What is known of each prompt of a batch; seconds are those of its batch."""

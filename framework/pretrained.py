@@ -37,7 +37,7 @@ def load_target(*, path: str, dtype: str, device: str, attention: str, context: 
     """
     place = _locate(path, key="target.path")
     tokenizer = _load_tokenizer(place)
-    model = _load_model(place, dtype, _device(device), attention, key="target")
+    model = _load_model(place, dtype, device_named(device), attention, key="target")
     vocabulary_size = min(max(tokenizer.get_vocab().values()) + 1, model.config.get_text_config().vocab_size)
     return Target(
         model=CachedLM(model, vocabulary_size=vocabulary_size, context=context),
@@ -165,7 +165,12 @@ def _hub_answers() -> bool:
         return False
 
 
-def _device(device: str) -> torch.device:
+def device_named(device: str) -> torch.device:
+    """The device a config names; "auto" takes a GPU where there is one.
+
+    Raises:
+        ValueError: no such device here.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
