@@ -11,6 +11,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.entry_point import status
 from experiments.measurement import Plan, Subject
 from framework.drafter import Drafter
 from framework.engine import Engine
@@ -39,6 +40,25 @@ def build(node: DictConfig) -> Any:
 DrafterFactory = Callable[..., Drafter]
 
 
+def prepare(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> tuple[Target, Plan, dict[str, Drafter]]:
+    """Check, load and build what every point of a run shares: the target, the plan, and each drafter once.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key; before a model is loaded where that needs none.
+    """
+    factories = check_before_loading(cfg, drafters)
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+    with status("loading the target"):
+        target = build_target(cfg)
+        plan = build_plan(cfg, target)
+    built = {}
+    for name, factory in factories.items():
+        with status(f"building {name}"):
+            built[name] = factory(target=target)
+    return target, plan, built
+
+
 def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:
     """Everything that can be wrong without a model: numbers, device, and whether the verifier suits the drafters.
 
@@ -60,8 +80,6 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
         drafter = getattr(factory, "func", factory)
         if hasattr(drafter, "law") and hasattr(drafter, "shape"):  # else the engine checks, once it is built
             verifier.check(drafter.law, drafter.shape)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     return factories
 
 

@@ -8,16 +8,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.assemble import (
-    build_plan,
-    build_sampling,
-    build_subject,
-    build_target,
-    build_tracker,
-    check_before_loading,
-    register_resolvers,
-)
-from experiments.entry_point import one_line_errors, status
+from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
+from experiments.entry_point import one_line_errors
 from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
@@ -40,8 +32,7 @@ def main(cfg: DictConfig) -> None:
                 records += [record] if record else []
         finally:
             # Also when something stopped the run: what is finished is shown.
-            if records:
-                print_report(records, folder)
+            print_report(records, folder)
         for subject in subjects:
             subject.raise_error()
 
@@ -53,14 +44,7 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
         raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-    factories = check_before_loading(cfg, {str(name): node for name, node in cfg.drafters.items()})
-    with status("loading the target"):
-        target = build_target(cfg)
-        plan = build_plan(cfg, target)
-    drafters = {}
-    for name, factory in factories.items():
-        with status(f"building {name}"):
-            drafters[name] = factory(target=target)
+    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()})
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
         subjects = [

@@ -38,12 +38,14 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
 
 
 def print_report(records: Sequence[Record], folder: Path, *, source: Path | None = None) -> None:
-    """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`."""
+    """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`.
+
+    Without a record there is nothing to say.
+    """
+    if not records:
+        return
     # Without a terminal rich assumes 80 columns, too few for the table.
     console, folder = Console(width=None if sys.stdout.isatty() else 160), _relative(folder)
-    if not records:
-        console.print("There is no record to show.")
-        return
     records = [record for group in group_records(records) for record in group.records]  # one order, whatever came first
     console.print(comparison_table(records, width=console.width))
     folder.mkdir(parents=True, exist_ok=True)

@@ -169,7 +169,6 @@ def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong
 def test_wrong_numbers_cost_no_model(tiny, tmp_path, monkeypatch, capfd):
     """What can be known to be wrong without a model is, before one is loaded."""
     monkeypatch.setattr(assemble, "build_target", lambda cfg: pytest.fail("the target was loaded"))
-    monkeypatch.setattr(measure, "build_target", lambda cfg: pytest.fail("the target was loaded"))
     for wrong in ("gamma.gamma=-1", "batch_size=0", "sampling.top_p=2", "prompts.source.path=nowhere", "device=abacus"):
         with pytest.raises(SystemExit):
             run(measure, monkeypatch, capfd, *tiny, "drafter=prompt_lookup", wrong, f"hydra.run.dir={tmp_path}")

@@ -39,7 +39,7 @@ class StandardLibrary:
         self.split = split
         self.folder = Path(folder or sysconfig.get_paths()["stdlib"])
         if not (self.folder / "argparse.py").exists():
-            why = "this Python ships without them" if folder is None else "prompts.source.folder is not such a library"
+            why = "this Python ships without them" if folder is None else "the folder given is no such library"
             raise FileNotFoundError(
                 f"no standard-library sources in {self.folder}: {why}. "
                 "Choose another source, for example prompts=jsonl prompts.source.path=FILE"
