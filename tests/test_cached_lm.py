@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES, tiny_cached_lm, tiny_model
 from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from framework.cached_lm import FEW_TOKENS, CachedLM
 from framework.sequences import Sequences
+from framework.tiny_models import FAMILIES, tiny_cached_lm, tiny_model
 
 # What roundings may add, as a share of 1 + the largest logit.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-6, torch.float16: 1e-2, torch.bfloat16: 5e-2}

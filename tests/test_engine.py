@@ -5,22 +5,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from drafter_yamls import NAMES, build_drafter
 from scipy.stats import chi2
-from tiny_models import tiny_target
 
+from experiments.tiny_drafters import NAMES, tiny_factory
 from framework.autoregressive import Autoregressive
 from framework.draft import Draft, Law, Shape
+from framework.drafter import Drafter
 from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.generation import Generation
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
+from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
+
+
+def build_drafter(name: str, target: Target) -> Drafter:
+    return tiny_factory(name, target.vocabulary_size)(target=target)
 
 
 def engine(target: Target, drafter, gamma: int = 3, sampling: Sampling = GREEDY) -> Engine:

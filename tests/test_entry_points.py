@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import save_tiny
 
 from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure
@@ -15,6 +14,7 @@ from experiments.records import group_records, load_records
 from experiments.wandb_tracker import read_offline_run
 from framework.cached_lm import CachedLM
 from framework.prompts.standard_library import StandardLibrary
+from framework.tiny_models import save_tiny
 
 CORPUS = "Ab ca bab. " * 300
 STUDIES = sorted((Path(measure.__file__).parents[1] / "conf" / "study").glob("*.yaml"))

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
-from tiny_models import save_tiny, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Config
 from transformers.utils import logging
 
 from framework import pretrained
 from framework.pretrained import fingerprint, load_draft_model, load_target, load_tokenizer
 from framework.target import Target
+from framework.tiny_models import save_tiny, tiny_model, tiny_tokenizer
 
 TOKENS = torch.tensor([[3, 14, 15, 9, 2, 6]])
 

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import yaml
-from tiny_models import tiny_target
 
 from framework.autoregressive import Autoregressive
 from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 ROOT = Path(__file__).parents[1]

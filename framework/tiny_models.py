@@ -1,7 +1,8 @@
-"""Tiny random models and a tokenizer for them, built in milliseconds: `from tiny_models import tiny_target`."""
+"""Tiny random models and a tokenizer for them, built in milliseconds: what tests, proofs and checks run on."""
 
 import string
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
@@ -25,7 +26,7 @@ def tiny_model(
     attention: str = "sdpa",
     vocabulary: int = VOCABULARY,
     context: int = CONTEXT,
-    **config: object,
+    **config: Any,
 ) -> PreTrainedModel:
     """A random model of two layers; every weight is random, norms and biases too, so that each can be got wrong.
 
@@ -36,7 +37,7 @@ def tiny_model(
         context: max_position_embeddings.
         config: further entries of the model's config, in place of those here.
     """
-    sizes: dict[str, object] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     if family == "gpt2":
         sizes["n_positions"] = context
     else:
@@ -67,7 +68,7 @@ def tiny_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
 
 
 def tiny_target(
-    family: str = "llama", *, vocabulary: int = VOCABULARY, context: int = CONTEXT, **settings: object
+    family: str = "llama", *, vocabulary: int = VOCABULARY, context: int = CONTEXT, **settings: Any
 ) -> Target:
     """A target of random weights; settings go to tiny_model."""
     model = tiny_model(family, vocabulary=vocabulary, context=context, **settings)
@@ -79,12 +80,12 @@ def tiny_target(
     )
 
 
-def tiny_cached_lm(family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: object) -> CachedLM:
+def tiny_cached_lm(family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: Any) -> CachedLM:
     """A served random model without a tokenizer, such as a small drafter's; settings go to tiny_model."""
     return CachedLM(tiny_model(family, vocabulary=vocabulary, **settings), vocabulary_size=vocabulary)
 
 
-def save_tiny(folder: Path, family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: object) -> Path:
+def save_tiny(folder: Path, family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: Any) -> Path:
     """Write a random model and its tokenizer as a Hugging Face folder; settings go to tiny_model."""
     tiny_model(family, vocabulary=vocabulary, **settings).save_pretrained(folder)
     tiny_tokenizer(vocabulary).save_pretrained(folder)
