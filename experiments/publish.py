@@ -34,7 +34,14 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
                     tracker.log_prompt(row)
                 tracker.finish(record)
         except Exception as error:
-            console.print(f"[yellow]{type(tracker).__name__} did not take {point.name}: {error}[/yellow]")
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            console.print(
+                f"{type(tracker).__name__} did not take {point.name}, whose files are complete; "
+                f"tracker=jsonl does without it. {reason}",
+                style="yellow",
+                markup=False,  # an error's brackets are no styles
+                soft_wrap=True,
+            )
 
 
 def print_report(records: Sequence[Record], folder: Path, *, source: Path | None = None) -> None:
@@ -55,7 +62,7 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | None
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
-    if (folder / "wandb").exists():
+    if any(not list(run.glob("*.wandb.synced")) for run in (folder / "wandb").glob("offline-run-*")):
         console.print(
             f"Offline W&B runs: {folder}/wandb  (send them with: wandb sync {folder}/wandb/offline-run-*)",
             soft_wrap=True,

@@ -5,7 +5,7 @@ import math
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -66,7 +66,8 @@ def tracked(tracker: Tracker, point: Point) -> Iterator[None]:
         tracker.start(point)
         yield
     except BaseException as error:
-        tracker.fail(error)
+        with suppress(Exception):  # the first error is the one to see
+            tracker.fail(error)
         raise
 
 

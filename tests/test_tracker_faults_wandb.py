@@ -1,0 +1,363 @@
+"""W&B's server is down, dumb or dead in the middle: a point never waits for it longer than 15 s, and loses nothing."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from experiments.wandb_tracker import read_offline_run
+
+REPOSITORY = Path(__file__).parent.parent
+PROMISE = 15.0  # seconds that W&B may cost a point, as conf/tracker/wandb.yaml says
+ROWS = 20
+
+# As many points as asked for; what each of them cost is the last line.
+TRACKS = f"""
+import json, sys, time
+from pathlib import Path
+from experiments.wandb_tracker import WandbTracker
+from framework.tracker import Point, tracked
+tracker = WandbTracker(**json.loads(sys.argv[2]))
+seconds = []
+for name in sys.argv[3:]:
+    start = time.monotonic()
+    with tracked(tracker, Point(folder=Path(sys.argv[1]), name=name, study="s", settings={{"gamma": 1}}, config={{}})):
+        for number in range({ROWS}):
+            tracker.log_prompt({{"name": str(number), "seconds": number / 2}})
+        tracker.finish({{"metrics": {{"tau": 1.5}}}})
+    seconds.append(time.monotonic() - start)
+print(json.dumps(seconds), flush=True)
+"""
+
+# The same, where a look-up of a name takes longer than anybody waits.
+LOOKS_UP_FOR_A_MINUTE = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60)\n" + TRACKS
+
+# The same, where each thing that Python asks of a network is told.
+TELLS_OF_NETWORK = (
+    """
+import sys
+def tell(event, arguments):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and not isinstance(arguments[1], tuple):
+        return  # the socket file of W&B's service
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname"):
+        print("network:", event, arguments[1:], flush=True)
+sys.addaudithook(tell)
+"""
+    + TRACKS
+)
+
+Answer = Callable[[str, str, bytes], tuple[int, dict] | None]  # of host, path and body
+
+
+class Wandb:
+    """A server that takes runs as W&B does, in as far as `wandb sync` asks, and keeps the rows it was sent."""
+
+    def __init__(self) -> None:
+        self.history: dict[str, dict[int, dict]] = {}  # run id -> step -> row
+        self.summaries: dict[str, dict] = {}
+
+    def __call__(self, host: str, path: str, body: bytes) -> tuple[int, dict]:
+        if path.endswith("/file_stream"):
+            self._keep(path.split("/")[-2], json.loads(body).get("files", {}))
+            return 200, {}
+        if "/upload/" in path:
+            return 200, {}
+        query = json.loads(body or "{}")
+        variables, operation = query.get("variables"), query.get("operationName")
+        if operation == "UpsertBucket":
+            project = {"id": "1", "name": "p", "entity": {"id": "2", "name": "e"}}
+            bucket = {"id": "3", "name": variables["name"], "displayName": "n", "config": "{}", "historyLineCount": 0}
+            return 200, {"data": {"upsertBucket": {"bucket": {**bucket, "project": project}, "inserted": True}}}
+        if operation == "CreateRunFiles":
+            files = [{"name": name, "uploadUrl": f"http://{host}/upload/{name}"} for name in variables["files"]]
+            return 200, {"data": {"createRunFiles": {"runID": "3", "uploadHeaders": [], "files": files}}}
+        if operation == "CreateArtifact":  # the table is uploaded as a file as well
+            return 400, {"errors": [{"message": "this server has no artifacts"}]}
+        return 200, {"data": {}}
+
+    def _keep(self, run: str, files: dict[str, Any]) -> None:
+        rows = files.get("wandb-history.jsonl", {"content": []})
+        for row in map(json.loads, rows["content"]):
+            self.history.setdefault(run, {})[row["_step"]] = row
+        for summary in files.get("wandb-summary.json", {"content": []})["content"]:
+            self.summaries[run] = json.loads(summary)
+
+
+class DiesIn:
+    """Takes runs as W&B does until the first path or body with this in it; from then on it answers nothing."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._dead = threading.Event()
+        self._alive = Wandb()
+
+    def __call__(self, host: str, path: str, body: bytes) -> tuple[int, dict] | None:
+        if self._word in path or self._word.encode() in body:
+            self._dead.set()
+        return None if self._dead.is_set() else self._alive(host, path, body)
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """The address of a server on this machine; an answer of None keeps its client waiting."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            given = answer(self.headers["Host"], self.path, body)
+            if given is None:
+                over.wait(60)
+                self.close_connection = True
+                return
+            content = json.dumps(given[1]).encode()
+            self.send_response(given[0])
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that was stopped is no news here."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{nobody.getsockname()[1]}"
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """An address that accepts connections, and that is all."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def always(status: int, message: str) -> Callable[[], Any]:
+    return lambda: serving(lambda *_: (status, {"errors": [{"message": message}]}))
+
+
+def refuses_rows(host: str, path: str, body: bytes) -> tuple[int, dict]:
+    return (404, {}) if path.endswith("/file_stream") else Wandb()(host, path, body)
+
+
+def environment(folder: Path, address: str, *, key: str | None = "a" * 40) -> dict[str, str]:
+    """This process's, without what it knows of W&B and of proxies, and with a home of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    kept = {name: value for name, value in kept.items() if not name.startswith("WANDB_")}
+    kept |= {"HOME": str(folder / "home"), "PYTHONPATH": str(REPOSITORY), "WANDB_BASE_URL": address}
+    return kept | ({"WANDB_API_KEY": key} if key else {})
+
+
+def knobs(**changed: object) -> dict[str, Any]:
+    config = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "tracker" / "wandb.yaml"))
+    assert isinstance(config, dict)
+    del config["_target_"]
+    return {str(key): value for key, value in config.items()} | changed
+
+
+def track(
+    folder: Path,
+    environment: dict[str, str],
+    *,
+    points: tuple[str, ...] = ("only",),
+    program: str = TRACKS,
+    before: tuple[str, ...] = (),
+    **changed: object,
+) -> tuple[list[str], list[float]]:
+    """Track points in a process of their own, which `before` may watch.
+
+    Returns:
+        the lines it said, and the seconds each point took.
+    """
+    command = [*before, sys.executable, "-c", program, str(folder), json.dumps(knobs(**changed)), *points]
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run(
+        command, cwd=elsewhere, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(elsewhere.iterdir()) == [], "all files belong to the run's folder"
+    *lines, seconds = done.stdout.splitlines()
+    return lines, json.loads(seconds)
+
+
+def assert_all_is_kept(folder: Path, points: tuple[str, ...] = ("only",)) -> None:
+    """The points are there as offline runs to be sent, with the summary and every row: as a step and in the table."""
+    assert not list(folder.rglob("*.wandb.synced")), "a later wandb sync would pass it by"
+    runs = {run["name"]: (run, path) for path in folder.glob("wandb/offline-run-*") for run in [read_offline_run(path)]}
+    assert sorted(runs) == sorted(points)
+    for run, path in runs.values():
+        assert (run["state"], run["exit_code"], run["summary"]["tau"]) == ("finished", 0, 1.5)
+        seconds = [step["prompt/seconds"] for step in run["history"] if "prompt/seconds" in step]
+        assert seconds == [number / 2 for number in range(ROWS)]
+        (table,) = path.glob("files/media/table/prompts*.json")
+        assert json.loads(table.read_text())["data"] == [[str(number), number / 2] for number in range(ROWS)]
+
+
+# Who is at the address, and what is said of it.
+FAULTS = {
+    "nothing listens": (refusing, "Connection refused"),
+    "never answers": (silent, "not sent within"),
+    "always 500": (always(500, "out of order"), "not sent within"),
+    "always 401": (always(401, "this key is unknown"), "this key is unknown"),
+    "refuses rows": (lambda: serving(refuses_rows), "Some run data will not be synced"),
+    "dies after the run was opened": (lambda: serving(DiesIn("/file_stream")), "not sent within"),
+    "dies among the files": (lambda: serving(DiesIn("/upload/")), "not sent within"),
+}
+
+
+# Those that are waited for are given less time than the yaml gives them.
+@pytest.mark.parametrize(
+    ("fault", "sync_seconds"),
+    [("nothing listens", 8), ("always 401", 8), ("never answers", 2), ("dies among the files", 3)],
+)
+def test_a_fault_of_the_server_loses_nothing(tmp_path: Path, fault: str, sync_seconds: float) -> None:
+    server, reason = FAULTS[fault]
+    with server() as address:
+        lines, seconds = track(tmp_path, environment(tmp_path, address), mode="online", sync_seconds=sync_seconds)
+    assert seconds[0] < PROMISE
+    assert_one_line(lines, address, reason, tmp_path)
+    assert_all_is_kept(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_with_the_yaml_as_it_is_no_point_waits_longer_than_promised(tmp_path: Path, fault: str) -> None:
+    server, reason = FAULTS[fault]
+    with server() as address:
+        lines, seconds = track(tmp_path, environment(tmp_path, address), points=("a", "b"), mode="online")
+    # Even both together: after the first, nobody waits again. Once more, and it would be 2 * 8 s.
+    assert sum(seconds) < PROMISE
+    assert_one_line(lines, address, reason, tmp_path)
+    assert_all_is_kept(tmp_path, ("a", "b"))
+
+
+def assert_one_line(lines: list[str], address: str, reason: str, folder: Path) -> None:
+    """Where it failed, why, and the command that mends it."""
+    (line,) = lines
+    assert address in line and reason in line and line.endswith(f": wandb sync {folder}/wandb")
+
+
+def test_the_waits_in_the_yaml_leave_three_seconds_for_the_rest() -> None:
+    assert knobs()["probe_seconds"] + knobs()["sync_seconds"] <= PROMISE - 3
+
+
+def test_without_a_key_the_run_is_kept(tmp_path: Path) -> None:
+    with serving(Wandb()) as address:
+        lines, seconds = track(tmp_path, environment(tmp_path, address, key=None), mode="online")
+    assert seconds[0] < PROMISE
+    assert_one_line(lines, address, "No API key configured", tmp_path)
+    assert_all_is_kept(tmp_path)
+
+
+def test_a_name_that_is_looked_up_for_a_minute_costs_the_probe_only(tmp_path: Path) -> None:
+    with serving(Wandb()) as address:
+        lines, seconds = track(
+            tmp_path, environment(tmp_path, address), program=LOOKS_UP_FOR_A_MINUTE, mode="online", probe_seconds=0.5
+        )
+    assert seconds[0] < PROMISE
+    assert_one_line(lines, address, "no connection within 0.5 s", tmp_path)
+    assert_all_is_kept(tmp_path)
+
+
+def test_what_a_dead_server_did_not_take_a_later_sync_sends(tmp_path: Path) -> None:
+    """Half of the first point was sent; the command that was printed sends the whole of both, once the server lives."""
+    with serving(DiesIn("/upload/")) as address:
+        given = environment(tmp_path, address)
+        (line,), _ = track(tmp_path, given, points=("a", "b"), mode="online", sync_seconds=3)
+    wandb = Wandb()
+    with serving(wandb) as address:
+        command = [sys.executable, "-m", *line.split(": ")[-1].split()]
+        given = environment(tmp_path, address)
+        subprocess.run(command, cwd=tmp_path, env=given, check=True, capture_output=True, timeout=60)
+    assert_sent(wandb, points=2)
+
+
+def test_a_server_that_answers_gets_everything(tmp_path: Path) -> None:
+    wandb = Wandb()
+    with serving(wandb) as address:
+        lines, _ = track(tmp_path, environment(tmp_path, address), mode="online")
+    assert lines == [f"W&B: {address}/e/p/runs/{run}" for run in wandb.history]
+    assert_sent(wandb)
+    assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb.synced"))) == 1
+
+
+def test_a_proxy_leads_to_the_server(tmp_path: Path) -> None:
+    wandb = Wandb()
+    with serving(wandb) as proxy:
+        track(tmp_path, environment(tmp_path, "http://wandb.invalid") | {"HTTP_PROXY": proxy}, mode="online")
+    assert_sent(wandb)
+
+
+def assert_sent(wandb: Wandb, *, points: int = 1) -> None:
+    assert len(wandb.history) == points
+    for run, steps in wandb.history.items():
+        assert [steps[number]["prompt/seconds"] for number in range(ROWS)] == [number / 2 for number in range(ROWS)]
+        assert wandb.summaries[run]["tau"] == 1.5
+
+
+# Offline
+
+
+def test_offline_asks_nothing_of_a_network(tmp_path: Path) -> None:
+    """Python's own calls are all seen. Of W&B's service, which is another program, is seen what goes to the server or
+    through a proxy; a look-up of a name is not, and the next test sees it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        proxied = environment(tmp_path, address) | {"HTTP_PROXY": address, "HTTPS_PROXY": address}
+        lines, _ = track(tmp_path, proxied, program=TELLS_OF_NETWORK, mode="offline")
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert lines == []
+    assert_all_is_kept(tmp_path)
+
+
+def can_trace() -> bool:
+    return bool(shutil.which("strace")) and subprocess.run(["strace", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_trace(), reason="needs strace, and leave to use it")
+def test_offline_no_process_opens_a_connection(tmp_path: Path) -> None:
+    """Every process: look-ups of names are connections to port 53, and none but the service's own socket is opened."""
+    trace = tmp_path / "trace"
+    before = ("strace", "-f", "-o", str(trace), "-e", "trace=connect,sendto,sendmsg,sendmmsg")
+    # Without a server given, it would be W&B's own.
+    given = environment(tmp_path, "")
+    del given["WANDB_BASE_URL"]
+    track(tmp_path, given, before=before, mode="offline")
+    calls = [line for line in trace.read_text().splitlines() if "sa_family=" in line]
+    assert calls, "the service's own socket at least"
+    assert [call for call in calls if "sa_family=AF_UNIX" not in call] == []
