@@ -3,14 +3,17 @@
 B rows, L context lengths (0 ... order - 1), T committed tokens of the longest row, V vocabulary.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from framework.draft import Draft, Law, Outcome, Shape
+from framework.growing_chain import GrowingChain
 from framework.ngram_tables import NGramTables, tokenised_documents
 from framework.prompts.prompt_source import PromptSource
-from framework.sampling import Sampling, argmax, draw
+from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.target import Target
 
@@ -32,6 +35,7 @@ class NGram:
 
     law = Law.IID
     shape = Shape.CHAIN
+    keep_drafting: Callable[[Tensor], Tensor] | None = None
 
     def __init__(
         self, target: Target, *, order: int, smoothing: str, learn_from_context: bool, corpus: PromptSource | None
@@ -73,24 +77,18 @@ class NGram:
         self._sampling = sampling
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Draft a chain of gamma tokens; at temperature 0 the likeliest ones."""
+        """Draft a chain of at most gamma tokens; at temperature 0 the likeliest ones."""
+        chain = GrowingChain(
+            gamma=gamma,
+            active=sequences.active,
+            sampling=self._sampling,
+            uniforms=uniforms,
+            keep_drafting=self.keep_drafting,
+        )
         contexts = _Contexts(self.tables, sequences, self.learn_from_context)
-        tokens: list[Tensor] = []
-        probs: list[Tensor] = []
-        for i in range(gamma):
-            if i:
-                contexts.read(tokens[-1])
-            law = self._smooth(contexts.counts(), sequences.lengths + i)
-            if self._sampling.greedy:
-                tokens.append(argmax(law))
-                continue
-            # Without temperature and truncation the law stands as it is.
-            probs.append(law if self._sampling == Sampling() else self._sampling.probs(law.log()))
-            tokens.append(draw(probs[-1], uniforms[:, i]))
-        drafted = torch.stack(tokens, 1)
-        if self._sampling.greedy:
-            return Draft.chain(drafted, Law.ONE_HOT)
-        return Draft.chain(drafted, Law.IID, probs=torch.stack(probs, 1))
+        while chain.add_law(self._smooth(contexts.counts(), sequences.lengths + chain.num_nodes)):
+            contexts.read(chain.last)
+        return chain.draft()
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from framework.cached_lm import CachedLM
 from framework.draft import Draft, Law, Outcome, Shape
-from framework.sampling import Sampling, argmax, draw
+from framework.growing_chain import GrowingChain
+from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.target import Target
 
@@ -17,6 +18,7 @@ class SmallTransformer:
 
     law = Law.IID
     shape = Shape.CHAIN
+    keep_drafting: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, target: Target, *, model: Callable[[Target], CachedLM]):
         """
@@ -38,24 +40,20 @@ class SmallTransformer:
         self.model.catch_up(sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
+        chain = GrowingChain(
+            gamma=gamma,
+            active=sequences.active,
+            sampling=self._sampling,
+            uniforms=uniforms,
+            keep_drafting=self.keep_drafting,
+        )
         logits = self.model.catch_up(sequences)
-        tokens: list[Tensor] = []
-        probs: list[Tensor] = []
-        for i in range(gamma):
-            if i:
-                read = self.model.forward(
-                    tokens[-1].unsqueeze(1), sequences.lengths + (i - 1), visible=sequences.longest + i
-                )
-                logits = read[:, 0]
-            if self._sampling.greedy:
-                tokens.append(argmax(logits))
-            else:
-                probs.append(self._sampling.probs(logits))
-                tokens.append(draw(probs[-1], uniforms[:, i]))
-        drafted = torch.stack(tokens, 1)
-        if self._sampling.greedy:
-            return Draft.chain(drafted, Law.ONE_HOT)
-        return Draft.chain(drafted, Law.IID, probs=torch.stack(probs, 1))
+        while chain.add(logits):
+            read = chain.num_nodes
+            logits = self.model.forward(
+                chain.last.unsqueeze(1), sequences.lengths + (read - 1), visible=sequences.longest + read
+            )[:, 0]
+        return chain.draft()
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         # Drafting read pending and all nodes but the last, so that many slots stay good where they were accepted.

@@ -134,6 +134,8 @@ def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
         max_tokens=room,
         too_long=cfg.prompts.too_long,
         vocabulary_size=target.vocabulary_size,
+        chat=cfg.prompts.chat,
+        system=cfg.prompts.system,
     )
 
 
@@ -161,7 +163,7 @@ def build_subject(
     """One point to measure: this drafter with the config's verifier and gamma policy."""
     verifier: Verifier = build(cfg.verifier)
     gamma_policy: GammaPolicy = build(cfg.gamma)
-    choices, knobs = HydraConfig.get().runtime.choices, _drafter_knobs()
+    choices, knobs = HydraConfig.get().runtime.choices, _knobs()
     settings = {
         "drafter": drafter_name,
         "knobs": knobs,
@@ -178,7 +180,14 @@ def build_subject(
         "device": target.device.type,
         "dtype": cfg.target.dtype,
     }
-    words = [drafter_name, *re.findall(r"[\w.]+", knobs), f"T{sampling.temperature:g}", f"g{settings['gamma']}"]
+    policy = [] if choices["gamma"] == "fixed" else [choices["gamma"]]
+    words = [
+        drafter_name,
+        *re.findall(r"[\w.]+", knobs),
+        f"T{sampling.temperature:g}",
+        *policy,
+        f"g{settings['gamma']}",
+    ]
     point = Point(
         folder=folder,
         name="-".join(words)[:150],
@@ -190,11 +199,11 @@ def build_subject(
     return Subject(point, engine)
 
 
-def _drafter_knobs() -> str:
-    """The drafter's knobs that were set on the command line: what tells the points of a sweep over them apart.
+def _knobs() -> str:
+    """The drafter's and the gamma policy's knobs that were set on the command line: what tells a sweep's points apart.
 
-    Paths are left out: they say where something lies, not what it is.
+    Gamma itself is a setting of its own. Paths are left out: they say where something lies, not what it is.
     """
-    overrides = [override for override in HydraConfig.get().overrides.task if override.startswith("drafter.")]
-    pairs = [override.removeprefix("drafter.").split("=", 1) for override in overrides]
-    return " ".join(f"{key}={value}" for key, value in pairs if "/" not in value)
+    overrides = [re.match(r"(?:drafter|gamma)\.(.*?)=(.*)", override) for override in HydraConfig.get().overrides.task]
+    pairs = [found.groups() for found in overrides if found]
+    return " ".join(f"{key}={value}" for key, value in pairs if key not in ("gamma", "max_gamma") and "/" not in value)

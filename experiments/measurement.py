@@ -80,7 +80,7 @@ class Subject:
         self.point = point
         self.engine = engine
         self.tracker = JsonlTracker()
-        self.tally = Tally(engine.gamma_policy.max_gamma, detailed=True)
+        self.tally = Tally(engine.gamma_policy.max_gamma, detailed=True, token_rule=engine.verifier.token_rule)
         self.rows: list[dict] = []
         self.parts: Parts | None = None
         self.record: Record | None = None
@@ -157,6 +157,8 @@ class _Bench:
 
     def take(self, batch: Batch) -> Iterator[str]:
         """Count and time one batch with everyone, and log its prompts; says after each step what was done."""
+        if batch.number == 0:
+            self._time_parts(batch)
         for subject in self.alive:
             with self.ends_only(subject):
                 self._count(subject, batch)
@@ -177,16 +179,23 @@ class _Bench:
                 subject.rows.append(row)
                 subject.tracker.log_prompt(row)
 
+    def _time_parts(self, batch: Batch) -> None:
+        """The parts of a round alone, in the middle of plain decoding's text; what they cost, for policies that ask."""
+        plain = self.decoders[YARDSTICK].generate(batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds)
+        pairs = zip(batch.prompts, plain.tokens, strict=True)
+        half = [prompt + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
+        for subject in self.alive:
+            with self.ends_only(subject):
+                subject.parts = time_parts(subject.engine, half, seeds=batch.seeds, repeats=PART_REPEATS)
+                if use_costs := getattr(subject.engine.gamma_policy, "use_costs", None):
+                    use_costs(subject.parts.costs)
+
     def _count(self, subject: Subject, batch: Batch) -> None:
-        """The untimed pass, whose sums need every law in full; and, once, the parts of a round alone."""
+        """The untimed pass, whose sums need every law in full."""
         stopping = self.plan.stopping
         generation = subject.engine.generate(batch.prompts, stopping=stopping, seeds=batch.seeds, detailed=True)
         assert generation.tally is not None
         subject.tally.add(generation.tally)
-        if subject.parts is None:
-            pairs = zip(batch.prompts, generation.tokens, strict=True)
-            half = [prompt + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
-            subject.parts = time_parts(subject.engine, half, seeds=batch.seeds, repeats=PART_REPEATS)
 
     def _warm_up(self, batch: Batch) -> None:
         stopping = self.plan.stopping
@@ -234,6 +243,7 @@ class _Bench:
             "point": subject.point.settings,
             "config": subject.point.config,
             "seconds": walltime(self.runs[name]),
+            "chat": prompt_set.chat,
             "seeds": [self.plan.seed + row for row in range(len(prompts))],
             "counts": tally.counts()
             | {

@@ -98,21 +98,24 @@ def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict[str, fl
 
 
 def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str, float]:
-    """What theory predicts from the measured alpha and cost, and what a loop of zero cost would reach."""
-    gamma = tally.max_gamma
-    c = parts.d / gamma if gamma else 0.0
-    prediction = {"c": c, "d": parts.d, "v": parts.v(gamma), "one_row_ms": 1000 * parts.one_row}
-    alpha, tau = metrics["alpha/overlap"], metrics["tau"]
-    if alpha is not None:
-        alpha = min(alpha, 1.0)  # a mean of float32 sums may exceed 1 by rounding
-        prediction["speedup/theorem"] = theory.speedup(alpha, gamma, c)
-        prediction["operations"] = theory.operations_factor(alpha, gamma, parts.operations)
+    """What theory predicts from the measured alpha and cost, and what a loop of zero cost would reach.
+
+    Every figure is over the drafts that were made. Where all have gamma nodes, these are the paper's formulas.
+    """
+    prediction = {"c": parts.c, "one_row_ms": 1000 * parts.one_row}
+    tau, eq1 = metrics["tau"], metrics["tau/eq1"]
     passes = tally.passes.tolist()
-    if tau and sum(passes):
-        # What the passes that really ran would cost alone: the last ones of a row draft less than gamma tokens.
-        v = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / sum(passes)
-        d = sum(count * c * nodes for nodes, count in enumerate(passes)) / sum(passes)
-        prediction["speedup/attainable"] = theory.attainable_speedup(tau, d, v)
-        prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
-        prediction["overhead"] = 1 - prediction["efficiency"]
+    num_passes = sum(passes)
+    if not (tau and num_passes):
+        return prediction
+    gamma = sum(count * nodes for nodes, count in enumerate(passes)) / num_passes
+    prediction["gamma/mean"] = gamma
+    prediction["d"] = parts.c * gamma
+    prediction["v"] = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / num_passes
+    if eq1 is not None:
+        prediction["speedup/theorem"] = theory.attainable_speedup(eq1, prediction["d"], 1)
+        prediction["operations"] = (gamma * parts.operations + gamma + 1) / eq1
+    prediction["speedup/attainable"] = theory.attainable_speedup(tau, prediction["d"], prediction["v"])
+    prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
+    prediction["overhead"] = 1 - prediction["efficiency"]
     return prediction

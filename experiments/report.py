@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.records import ROW_SETTINGS, Group, Record, group_records, is_lossy
+from experiments.records import Group, Record, group_records, is_lossy
 
 MISSING = "–"
 LOSSY = "≠ LOSSY"
@@ -218,7 +218,8 @@ def _table(records: Sequence[Record], columns: Sequence[Column]) -> Table:
 
 def _row_names(group: Group) -> list[str]:
     """The drafter's name where verifier and gamma, which have columns, tell its points apart; else the full label."""
-    rows = [tuple(record["point"].get(key) for key in ROW_SETTINGS) for record in group.records]
+    told = ("drafter", "verifier", "gamma_policy", "gamma")
+    rows = [tuple(record["point"].get(key) for key in told) for record in group.records]
     return [
         str(record["point"].get("drafter")) if rows.count(row) == 1 else label
         for row, record, label in zip(rows, group.records, group.labels, strict=True)

@@ -10,6 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from framework.engine import Engine
+from framework.gamma_policies.gamma_policy import Costs
 from framework.generation import Generation
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
@@ -66,7 +67,7 @@ class Parts:
     Attributes:
         one_row: seconds of a target pass over pending alone.
         rows: seconds of a target pass over pending and n nodes, for n = 0 to gamma.
-        draft: seconds of proposing gamma tokens.
+        draft: seconds of proposing gamma tokens, and of asking the gamma policy after each whether to go on.
         operations: arithmetic operations of one drafted token over those of one target row.
     """
 
@@ -76,9 +77,15 @@ class Parts:
     operations: float
 
     @property
-    def d(self) -> float:
-        """Drafting time of a round, in one-row target times."""
-        return self.draft / self.one_row
+    def c(self) -> float:
+        """Time of drafting one token, in one-row target times."""
+        gamma = len(self.rows) - 1
+        return self.draft / gamma / self.one_row if gamma else 0.0
+
+    @property
+    def costs(self) -> Costs:
+        """What a gamma policy may know of them."""
+        return Costs(c=self.c, target_times=tuple(map(self.v, range(len(self.rows)))))
 
     def v(self, num_nodes: int) -> float:
         """Target time of a pass over num_nodes + 1 rows, in one-row target times."""
@@ -101,6 +108,9 @@ def time_parts(engine: Engine, contexts: list[list[int]], *, seeds: list[int], r
     sequences = decoding.sequences
     uniforms = decoding.uniforms.next_round()[:, 2 : 2 + engine.drafter.num_uniforms(gamma)]
     tokens = sequences.pending.unsqueeze(1).expand(-1, gamma + 1)
+    if asked := getattr(engine.drafter, "keep_drafting", None):
+        # A draft that ended early would not show what gamma tokens take. The next generation sets this anew.
+        engine.drafter.keep_drafting = lambda confidence: torch.ones_like(asked(confidence))  # type: ignore[attr-defined]
 
     def target_pass(num_nodes: int) -> Callable[[], object]:
         return lambda: engine.target.model.forward(

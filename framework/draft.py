@@ -76,6 +76,17 @@ class Draft:
         """[B] int64: nodes offered; on a chain, the row after the last valid node."""
         return self.valid.sum(1)
 
+    def rows(self, index: Tensor) -> "Draft":
+        """The same draft of some rows; index is [R] int64 or [B] bool."""
+        return replace(
+            self,
+            tokens=self.tokens[index],
+            parent=self.parent[index],
+            valid=self.valid[index],
+            probs=None if self.probs is None else self.probs[index],
+            support=None if self.support is None else self.support[index],
+        )
+
     def offered(self, valid: Tensor) -> "Draft":
         """The same draft with fewer nodes offered; valid [B, N] bool is intersected with what was valid."""
         return replace(self, valid=self.valid & valid)
@@ -96,7 +107,7 @@ class Draft:
             ids, masses = self.tokens.unsqueeze(2), self.prob_of_tokens().unsqueeze(2)
         else:
             ids, masses = self.support, self.probs
-        return torch.zeros(*self.tokens.shape, width, device=self.tokens.device).scatter_add_(2, ids, masses)
+        return masses.new_zeros(*self.tokens.shape, width).scatter_add_(2, ids, masses)
 
 
 class TargetRows:

@@ -1,5 +1,6 @@
 """The Drafter protocol: what a class must offer to be plugged into the loop."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -44,3 +45,17 @@ class Drafter(Protocol):
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         """Called after every round's commit, proposed or not. `outcome` is lent until this returns."""
         ...
+
+
+class StepwiseDrafter(Drafter, Protocol):
+    """Optional: a drafter that drafts node by node, and lets the gamma policy end a draft in between.
+
+    `framework.growing_chain.GrowingChain` does what is asked of it.
+    """
+
+    keep_drafting: Callable[[Tensor], Tensor] | None
+    """The policy's `keep_drafting`, set by the engine before every `begin`; None: drafts go as deep as gamma says.
+
+    To be asked after every node but the last. Where it says no, the node it was asked about stays offered and the
+    row's later ones are not `valid`; once no active row goes on, the draft is as deep as it is.
+    """

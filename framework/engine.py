@@ -86,10 +86,13 @@ class Engine:
         uniforms = Uniforms(seeds, 2 + self.drafter.num_uniforms(max_gamma), device)
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_gamma=max_gamma)
-            decoding = Decoding(sequences, finisher, uniforms, Tally(max_gamma, detailed), stopwatch)
+            tally = Tally(max_gamma, detailed=detailed, token_rule=self.verifier.token_rule)
+            decoding = Decoding(sequences, finisher, uniforms, tally, stopwatch)
             outcome = self._verify(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
         with stopwatch.stage("begin"):
             self.gamma_policy.begin()
+            if hasattr(self.drafter, "keep_drafting"):  # drafters that draft all nodes at once have no such thing
+                self.drafter.keep_drafting = self.gamma_policy.keep_drafting
             self.drafter.begin(sequences, outcome, self.sampling)
         return decoding
 

@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer from a local folder or, by name, from a hub."""
+"""Load a model and its tokenizer from a local folder or, by name, from a hub. Code that lies beside it never runs."""
 
 import hashlib
 import json
@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
-from huggingface_hub import constants, get_session, try_to_load_from_cache
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from framework.cached_lm import CachedLM
+from framework.hub import why_unreachable
 from framework.refusal import ATTENTIONS
 from framework.target import Target
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
-HUB_SECONDS = 3  # the libraries wait for half a minute
 
 
 def load_target(*, path: str, dtype: str, device: str, attention: str, context: int | None) -> Target:
@@ -80,19 +81,6 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTok
         )
 
 
-def load_tokenizer(path: str, *, key: str) -> PreTrainedTokenizerBase:
-    """
-    Args:
-        path: a local folder, or a hub name.
-        key: of the yaml entry that errors are to name.
-
-    Raises:
-        OSError: nothing there, or no network to load it over.
-        ValueError: what is there is not a tokenizer.
-    """
-    return _load_tokenizer(_locate(path, key=key))
-
-
 def fingerprint(model: torch.nn.Module) -> str:
     """16 hex digits that name the weights, whatever dtype they are loaded in, provided it holds them exactly.
 
@@ -125,7 +113,13 @@ class _Place:
             logging.disable_progress_bar()
         try:
             yield
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        except UnpicklingError as error:
+            # What the library says recommends to run whatever the file holds.
+            raise OSError(
+                f"{self.key} is {self.path!r}, which cannot be loaded: its .bin files are damaged, or hold more than "
+                "tensors; give a model with .safetensors files"
+            ) from error
+        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
             kind = OSError if isinstance(error, (OSError, SafetensorError)) else ValueError
             reason = str(error).strip().split("\n")[0]
             raise kind(f"{self.key} is {self.path!r}, which cannot be loaded: {reason}") from error
@@ -146,23 +140,15 @@ def _locate(path: str, *, key: str) -> _Place:
         return _Place(key, str(folder), is_local=True)
     if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise FileNotFoundError(f"{key} is {path!r}: no config.json there; give a model folder or a hub name")
-    place = _Place(key, path, is_local=constants.HF_HUB_OFFLINE or not _hub_answers())
+    reason = why_unreachable()
+    place = _Place(key, path, is_local=reason is not None)
     with place.loading():
         was_downloaded = isinstance(try_to_load_from_cache(path, "config.json"), str)
     if place.is_local and not was_downloaded:
-        cause = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
         raise ConnectionError(
-            f"{key} is {path!r}: no such folder, not downloaded yet, and {cause}; give a model folder"
+            f"{key} is {path!r}: no such folder, not downloaded yet, and {reason}; give a model folder"
         )
     return place
-
-
-def _hub_answers() -> bool:
-    try:
-        # A proxy may answer in place of a hub that it cannot reach.
-        return get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS).status_code < 500
-    except Exception:  # of whichever HTTP library the hub client uses
-        return False
 
 
 def device_named(device: str) -> torch.device:

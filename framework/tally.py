@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from framework import theory
 from framework.draft import Outcome
+
+SETTINGS = ("max_gamma", "detailed", "token_rule")  # of a tally; all else is counted
 
 
 @dataclass
@@ -21,6 +24,7 @@ class Tally:
         passes: [depth + 1] float64: target passes by number of nodes read beside pending.
         committed: tokens kept, the extra token of every round included.
         detailed: whether the sums below are taken; they need every law in full, so timed runs go without.
+        token_rule: whether nodes are kept with probability min(1, p / q), so that overlap says how many are.
         overlap: sum of beta = sum_x min(p, q) over tested nodes.
         overlap_variance: sum of beta (1 - beta) over them.
         expected: sum of the acceptances that the stop laws expect, over rounds.
@@ -29,6 +33,7 @@ class Tally:
 
     max_gamma: int
     detailed: bool = False
+    token_rule: bool = True
     accepted: Tensor = field(init=False)
     passes: Tensor = field(init=False)
     committed: float | Tensor = 0
@@ -73,18 +78,18 @@ class Tally:
         """Merge another tally of the same settings into this one.
 
         Raises:
-            ValueError: max_gamma or detailed differ.
+            ValueError: max_gamma, detailed or token_rule differ.
         """
-        if (self.max_gamma, self.detailed) != (other.max_gamma, other.detailed):
+        ours, theirs = ({name: getattr(tally, name) for name in SETTINGS} for tally in (self, other))
+        if ours != theirs:
             raise ValueError(
-                f"a tally of gamma {other.max_gamma}, detailed {other.detailed} cannot be added to one of gamma "
-                f"{self.max_gamma}, detailed {self.detailed}; their runs differ in gamma="
+                f"a tally of {theirs} cannot be added to one of {ours}; their runs differ in gamma= or verifier="
             )
         for counted in fields(self):
-            if counted.name not in ("max_gamma", "detailed"):
+            if counted.name not in SETTINGS:
                 # Counts stay where they were taken until they are merged, which the host does.
-                mine, theirs = (_on_host(getattr(tally, counted.name)) for tally in (self, other))
-                setattr(self, counted.name, mine + theirs)
+                before, more = (_on_host(getattr(tally, counted.name)) for tally in (self, other))
+                setattr(self, counted.name, before + more)
 
     @property
     def num_rounds(self) -> float:
@@ -121,14 +126,14 @@ class Tally:
             "expected_variance": self.expected_variance,
         }
 
-    def metrics(self) -> dict[str, float | bool | None]:
+    def metrics(self) -> dict[str, Any]:
         """alpha, tau and their checks; None where nothing was tested. `alpha/check` false means a bug, not bad luck.
 
         Both sums are near what the laws promise, within four standard deviations and three steps of one round, but for
         at most 1 run in 8,000.
         """
         tested, accepted = sum(self.tested_by_position), sum(self.accepted_by_position)
-        metrics: dict[str, float | bool | None] = {
+        metrics: dict[str, Any] = {
             "tau": _ratio(float(self.committed), self.num_rounds),
             "alpha/empirical": _ratio(accepted, tested),
         }
@@ -137,19 +142,32 @@ class Tally:
         ):
             metrics[f"alpha/position/{position}"] = _ratio(kept, tried)
         if self.detailed:
-            alpha = _ratio(self.overlap, tested)
-            metrics["alpha/overlap"] = alpha
-            metrics["tau/eq1"] = None if alpha is None else theory.expected_tokens(min(alpha, 1.0), self.max_gamma)
+            metrics["alpha/overlap"] = _ratio(self.overlap, tested)
+            metrics["tau/eq1"] = self._expected_by_eq1(
+                metrics["alpha/overlap" if self.token_rule else "alpha/empirical"]
+            )
+            promises = [(self.expected, self.expected_variance, self.max_gamma)]
+            if self.token_rule:
+                promises.append((self.overlap, self.overlap_variance, 1))
             # Sums of few rare events are not normal: without the three single steps beside the four standard deviations
             # a drafter that is nearly always right would be flagged in 1 run of 20.
             metrics["alpha/check"] = all(
                 abs(accepted - mean) <= 4 * math.sqrt(max(variance, 0)) + 3 * largest_step
-                for mean, variance, largest_step in (
-                    (self.overlap, self.overlap_variance, 1),
-                    (self.expected, self.expected_variance, self.max_gamma),
-                )
+                for mean, variance, largest_step in promises
             )
         return metrics
+
+    def _expected_by_eq1(self, alpha: float | None) -> float | None:
+        """Tokens per round that Eq. 1 makes of alpha, averaged over the drafts that were offered.
+
+        Gamma may differ from round to round, be it by a policy, by a drafter that found less, or where a row ends.
+        """
+        if alpha is None:
+            return None
+        alpha = min(alpha, 1.0)  # a mean of float32 sums may exceed 1 by rounding
+        offered = self.accepted.sum(1).tolist()
+        total = sum(count * theory.expected_tokens(alpha, nodes) for nodes, count in enumerate(offered))
+        return _ratio(total, self.num_rounds)
 
 
 def _on_host(value: float | Tensor) -> float | Tensor:

@@ -5,6 +5,7 @@ pass over gamma + 1 rows as costing what one over a single row costs. Times are 
 Every function raises ValueError for an argument outside its range.
 """
 
+from collections.abc import Sequence
 from math import inf
 
 # Two speedups closer than this are the same number, computed in another order.
@@ -62,12 +63,25 @@ def guaranteed_speedup(alpha: float, c: float) -> float:
     return max(1.0, speedup(alpha, 1, c))
 
 
-def optimal_gamma(alpha: float, c: float, max_gamma: int) -> int:
-    """The gamma in [0, max_gamma] of largest speedup (Theorem 3.8), the smallest on ties; 0 when nothing improves."""
+def optimal_gamma(alpha: float, c: float, max_gamma: int, target_times: Sequence[float] | None = None) -> int:
+    """The gamma in [0, max_gamma] of largest speedup (Theorem 3.8), the smallest on ties; 0 when nothing improves.
+
+    Args:
+        alpha: acceptance rate, in [0, 1].
+        c: time of one draft step over time of one target step, >= 0.
+        max_gamma: largest gamma considered, >= 0.
+        target_times: times of the target's passes over 1, 2, ..., max_gamma + 1 rows, > 0; None takes each to be 1.
+    """
+    _require(0 <= alpha <= 1, "alpha", alpha, "a number in [0, 1]")
+    _require(0 <= c < inf, "c", c, "a number >= 0")
     _require_whole(max_gamma, "max_gamma", at_least=0)
-    best, largest = 0, speedup(alpha, 0, c)
-    for gamma in range(1, max_gamma + 1):
-        reached = speedup(alpha, gamma, c)
+    times = [1.0] * (max_gamma + 1) if target_times is None else target_times
+    complete = len(times) > max_gamma and all(0 < time < inf for time in times)
+    _require(complete, "target_times", times, f"{max_gamma + 1} numbers > 0")
+    best, largest, tokens = 0, 0.0, 0.0
+    for gamma, time in enumerate(times[: max_gamma + 1]):
+        tokens += alpha**gamma  # expected_tokens(alpha, gamma), term by term
+        reached = tokens / (gamma * c + time)
         if reached > largest * (1 + ROUNDING):
             best, largest = gamma, reached
     return best

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from framework.cached_lm import CachedLM
 from framework.pretrained import fingerprint
@@ -87,6 +88,10 @@ def tiny_cached_lm(family: str = "llama", *, vocabulary: int = VOCABULARY, **set
 
 def save_tiny(folder: Path, family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: Any) -> Path:
     """Write a random model and its tokenizer as a Hugging Face folder; settings go to tiny_model."""
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     tiny_model(family, vocabulary=vocabulary, **settings).save_pretrained(folder)
+    if bars:
+        logging.enable_progress_bar()
     tiny_tokenizer(vocabulary).save_pretrained(folder)
     return folder

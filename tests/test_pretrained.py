@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from huggingface_hub import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Config
 from transformers.utils import logging
 
-from framework import pretrained
-from framework.pretrained import fingerprint, load_draft_model, load_target, load_tokenizer
+from framework import hub
+from framework.pretrained import fingerprint, load_draft_model, load_target
 from framework.target import Target
 from framework.tiny_models import save_tiny, tiny_model, tiny_tokenizer
 
@@ -192,27 +193,34 @@ def no_network(monkeypatch, tmp_path) -> Path:
     return tmp_path / "hub"
 
 
-def test_a_hub_name_without_a_network_fails_at_once(no_network):
+def test_a_hub_name_without_a_network_fails_at_once(no_network, tmp_path):
+    large = target(save_tiny(tmp_path / "target"))
+    began = time.monotonic()
     reason = r"no such folder, not downloaded yet, and http://127\.0\.0\.1:9 cannot be reached"
     with pytest.raises(ConnectionError, match=rf"target\.path is 'some/model': {reason}"):
         target("some/model")
-    with pytest.raises(ConnectionError, match=rf"prompts\.tokenizer is 'some-model': {reason}"):
-        load_tokenizer("some-model", key="prompts.tokenizer")
+    with pytest.raises(ConnectionError, match=rf"drafter\.model\.path is 'some-model': {reason}"):
+        load_draft_model(path="some-model", dtype="float32", attention="sdpa")(large)
+    assert time.monotonic() - began < 10  # 5 seconds each
 
 
 def test_offline_mode_asks_nobody(no_network, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(pretrained, "get_session", lambda: pytest.fail("asks the hub"))
+    monkeypatch.setattr(hub, "get_session", lambda: pytest.fail("asks the hub"))
     with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE is set"):
         target("some/model")
 
 
 def test_what_was_downloaded_needs_no_network(no_network):
     repository = no_network / "models--some--model"
-    save_tiny(repository / "snapshots" / "0123abcd")
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(save_tiny(repository / "snapshots" / "0123abcd"))
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123abcd")
-    assert target("some/model").fingerprint == fingerprint(tiny_model())
+    downloaded = target("some/model")
+    assert downloaded.fingerprint == fingerprint(tiny_model())
+    assert downloaded.tokenizer.chat_template == tokenizer.chat_template
 
 
 def test_a_name_no_hub_has():

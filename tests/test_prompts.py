@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from framework.prompts.hugging_face_dataset import HuggingFaceDataset
 from framework.prompts.jsonl import Jsonl
 from framework.prompts.prompt_set import PromptSet, make_prompts
 from framework.prompts.prompt_source import PromptSource, Text
@@ -46,7 +48,9 @@ class Texts:
 
 
 def prompts_of(source: PromptSource, *, begin: bool = False, **knobs) -> PromptSet:
-    settings = dict(count=None, first_tokens=None, max_tokens=100, too_long="error", vocabulary_size=257)
+    settings = dict(
+        count=None, first_tokens=None, max_tokens=100, too_long="error", vocabulary_size=257, chat=False, system=None
+    )
     return make_prompts(source, byte_tokenizer(begin=begin), **(settings | knobs))
 
 
@@ -168,7 +172,7 @@ def test_jsonl_survives_lines_that_hold_other_separators(tmp_path: Path) -> None
 
 
 def test_jsonl_missing_file_is_found_at_once() -> None:
-    with pytest.raises(FileNotFoundError, match=r"prompts\.source\.path is 'nowhere\.jsonl'"):
+    with pytest.raises(FileNotFoundError, match=r"prompts\.source\.path .*drafter\.corpus\.path\) is 'nowhere\.jsonl'"):
         Jsonl(path="nowhere.jsonl", field="prompt", category_field=None)
 
 
@@ -183,7 +187,7 @@ def test_jsonl_folder_is_not_a_file(tmp_path: Path) -> None:
         (b'{"prompt": "fine"}\n{"prompt": \n', "line 2: not JSON"),
         (b'{"prompt": "caf\xe9"}\n', "line 1: not JSON"),
         (b'{"prompt": "fine"}\n[1, 2]\n', "line 2: list; .*one JSON object a line"),
-        (b'{"text": "x", "id": 3}\n', r"line 1: prompts\.source\.field is 'prompt'; fields present: text, id"),
+        (b'{"text": "x", "id": 3}\n', r"line 1: prompts\.source\.field .*is 'prompt'; fields present: text, id"),
         (b'{"prompt": 7}\n', r"line 1: 'prompt' holds 7; prompts\.source\.field"),
         (b'{"prompt": []}\n', r"line 1: 'prompt' holds \[\]"),
         (b'{"prompt": [1]}\n', "line 1: 'prompt' holds 1"),
@@ -200,7 +204,7 @@ def test_jsonl_bad_content_is_named(tmp_path: Path, content: bytes, message: str
 
 def test_jsonl_missing_category_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "made.jsonl", {"prompt": "one"})
-    with pytest.raises(ValueError, match=r"prompts\.source\.category_field is 'kind'; fields present: prompt"):
+    with pytest.raises(ValueError, match=r"prompts\.source\.category_field .*is 'kind'; fields present: prompt"):
         read(path, category_field="kind")
 
 
@@ -244,8 +248,19 @@ def test_standard_library_without_sources_names_the_way_out(tmp_path: Path) -> N
 
 
 def test_standard_library_refuses_an_unknown_split() -> None:
-    with pytest.raises(ValueError, match=r"prompts\.source\.split is 'test'"):
+    with pytest.raises(ValueError, match=r"prompts\.source\.split .*is 'test'"):
         StandardLibrary(split="test")
+
+
+# Datasets; what needs the library itself is in test_hugging_face_dataset.py
+
+
+def test_without_the_library_of_datasets_the_extra_is_named(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[data\]'"):
+        HuggingFaceDataset(
+            path="some/facts", name=None, split=None, field="x", category_field=None, revision=None, streaming=False
+        )
 
 
 # The yaml files
@@ -258,5 +273,11 @@ def test_yaml_spells_every_knob_and_its_command(path: Path) -> None:
     config = OmegaConf.load(path)
     source = get_class(config.source._target_)
     assert set(config.source) - {"_target_"} == set(inspect.signature(source).parameters)
-    assert set(config) == {"source", "count", "first_tokens", "too_long"}
+    assert set(config) == {"source", "count", "first_tokens", "too_long", "chat", "system"}
     assert set(config) - {"source"} < set(inspect.signature(make_prompts).parameters)
+
+
+def test_every_source_is_listed_in_the_readme() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    for path in (REPOSITORY / "conf" / "prompts").glob("*.yaml"):
+        assert f"| `{path.stem}` |" in readme, path.stem

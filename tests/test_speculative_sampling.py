@@ -2,30 +2,27 @@
 
 import pytest
 import torch
-from enumeration import (
-    KINDS,
-    Tables,
-    along,
-    chosen_draft,
-    every_draft,
-    joint_law,
-    log,
-    offers,
-    output_law,
-    supports_of,
-    total_variation,
-    toy,
-)
 from scipy.stats import chisquare
 from torch import Tensor
 
 from framework.draft import Draft, Law, Shape, TargetRows
+from framework.enumeration import (
+    chains,
+    every_draft,
+    joint_law,
+    output_law,
+    target_law,
+    target_rows,
+    total_variation,
+)
+from framework.random_tables import KINDS, Tables, logits_of, random_stops, random_supports, random_tables
 from framework.sampling import Sampling, draw
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from framework.verifiers.verifier import Guarantee
 
 ROUNDING = 1e-12
 BIASED = 1e-3
+PLAIN = Sampling()
 SIZES = [(width, gamma, seed) for width in (3, 4, 5) for gamma in (1, 2, 3) for seed in range(5)]
 ALMOST_ONE = torch.nextafter(torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64))
 
@@ -34,10 +31,15 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def propose(form: str, q: Tables, random: torch.Generator, offered: Tables | None) -> tuple[Draft, Tensor]:
-    if form == "one_hot":
-        return chosen_draft(q, offered=offered)
-    return every_draft(q, offered=offered, supports=supports_of(q, random) if form == "sparse" else None)
+def distance(rule: SpeculativeSampling, p: Tables, draft: Draft, weights: Tensor, sampling: Sampling = PLAIN) -> float:
+    """Total variation of what comes out from what is promised."""
+    return total_variation(output_law(rule, logits_of(p), draft, weights, sampling), target_law(logits_of(p), sampling))
+
+
+def propose(form: str, q: Tables, random: torch.Generator, offered: Tables | None = None) -> tuple[Draft, Tensor]:
+    law = Law.ONE_HOT if form == "one_hot" else Law.IID
+    supports = random_supports(q, random) if form == "sparse" else None
+    return every_draft(q, parent=chains(1, len(q)), law=law, offered=offered, supports=supports)
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
@@ -46,9 +48,9 @@ def propose(form: str, q: Tables, random: torch.Generator, offered: Tables | Non
 def test_output_follows_the_targets_law(kind: str, form: str, ragged: bool) -> None:
     for width, gamma, seed in SIZES:
         random = seeded(seed)
-        p, q = toy(kind, width, gamma, random, narrow=form == "sparse")
-        draft, weights = propose(form, q, random, offers(width, gamma, random) if ragged else None)
-        law = output_law(SpeculativeSampling(), log(p), draft, weights)
+        p, q = random_tables(kind, width, gamma, random, narrow=form == "sparse")
+        draft, weights = propose(form, q, random, random_stops(width, gamma, random) if ragged else None)
+        law = output_law(SpeculativeSampling(), logits_of(p), draft, weights, PLAIN)
         assert total_variation(law, joint_law(p)) <= ROUNDING, (width, gamma, seed)
 
 
@@ -69,27 +71,24 @@ def test_output_follows_the_targets_law(kind: str, form: str, ragged: bool) -> N
 def test_output_follows_the_targets_law_under_every_sampling(sampling: Sampling, form: str) -> None:
     for width, gamma, seed in SIZES:
         random = seeded(seed)
-        p, q = toy("random", width, gamma, random, narrow=form == "sparse")
-        q = [sampling.probs(table) for table in log(q)]
-        draft, weights = propose(form, q, random, None)
-        law = output_law(SpeculativeSampling(), log(p), draft, weights, sampling)
-        truth = joint_law([sampling.probs(table) for table in log(p)])
-        assert total_variation(law, truth) <= ROUNDING, (width, gamma, seed)
+        p, q = random_tables("random", width, gamma, random, narrow=form == "sparse")
+        q = [sampling.probs(table) for table in logits_of(q)]
+        draft, weights = propose(form, q, random)
+        assert distance(SpeculativeSampling(), p, draft, weights, sampling) <= ROUNDING, (width, gamma, seed)
 
 
 def test_float32_laws_are_exact_up_to_their_rounding() -> None:
     for width, gamma, seed in SIZES:
-        p, q = toy("random", width, gamma, seeded(seed))
-        draft, weights = every_draft([table.float() for table in q])
-        law = output_law(SpeculativeSampling(), [table.log().float() for table in p], draft, weights)
+        p, q = random_tables("random", width, gamma, seeded(seed))
+        draft, weights = propose("dense", [table.float() for table in q], seeded(seed))
+        law = output_law(SpeculativeSampling(), [table.log().float() for table in p], draft, weights, PLAIN)
         assert total_variation(law, joint_law(p)) <= 1e-6
 
 
 def test_support_may_be_padded_with_ids_without_mass() -> None:
     random = seeded(0)
-    p, q = toy("random", 5, 2, random, narrow=True)
-    supports = supports_of(q, random)
-    draft, weights = every_draft(q, supports=supports)
+    p, q = random_tables("random", 5, 2, random, narrow=True)
+    draft, weights = propose("sparse", q, random)
     assert draft.probs is not None and draft.support is not None
     padded = Draft.chain(
         draft.tokens,
@@ -97,7 +96,7 @@ def test_support_may_be_padded_with_ids_without_mass() -> None:
         probs=torch.cat([draft.probs, torch.zeros_like(draft.probs)], 2),
         support=torch.cat([draft.support, draft.tokens.unsqueeze(2).expand_as(draft.support)], 2),
     )
-    law = output_law(SpeculativeSampling(), log(p), padded, weights)
+    law = output_law(SpeculativeSampling(), logits_of(p), padded, weights, PLAIN)
     assert total_variation(law, joint_law(p)) <= ROUNDING
 
 
@@ -105,24 +104,25 @@ def test_drawn_rounds_follow_the_targets_law() -> None:
     """The same through draw and float32 laws. Chi-square of 27 cells; false-alarm rate 1e-7, and the seed is fixed."""
     width, gamma, rounds = 3, 2, 200_000
     random = seeded(1)
-    p, q = toy("random", width, gamma, random)
+    p, q = random_tables("random", width, gamma, random)
     p = [0.5 * table + 0.5 / width for table in p]  # no cell too rare for a chi-square
     uniforms = torch.rand(rounds, 2 * gamma + 2, dtype=torch.float64, generator=random)
-    tokens = torch.empty(rounds, 0, dtype=torch.int64)
-    for depth in range(gamma):
-        law = along(q[: depth + 1], tokens, width)[:, -1].float()
-        tokens = torch.cat([tokens, draw(law, uniforms[:, depth]).unsqueeze(1)], 1)
-    draft = Draft.chain(tokens, Law.IID, probs=along(q, tokens, width).float())
-    target = TargetRows(along(log(p), tokens, width).float(), draft, Sampling())
+    tokens, laws, prefix = [], [], torch.zeros(rounds, dtype=torch.int64)
+    for depth, table in enumerate(q):
+        laws.append(table[prefix].float())
+        tokens.append(draw(laws[-1], uniforms[:, depth]))
+        prefix = prefix * width + tokens[-1]
+    draft = Draft.chain(torch.stack(tokens, 1), Law.IID, probs=torch.stack(laws, 1))
+    target = target_rows([table.float() for table in logits_of(p)], draft, PLAIN)
     verifier = SpeculativeSampling()
     stop = draw(verifier.stop_law(target, draft), uniforms[:, gamma])
-    emitted = torch.cat([tokens, torch.zeros(rounds, 1, dtype=torch.int64)], 1)
     following = draw(verifier.replacement(target, draft, stop), uniforms[:, gamma + 1])
+    emitted = torch.cat([draft.tokens, following.unsqueeze(1)], 1)
     emitted.scatter_(1, stop.unsqueeze(1), following.unsqueeze(1))
+    cells = emitted[:, 0]
     for depth in range(1, gamma + 1):  # rows that ended earlier go on with the target
-        own = draw(along(p[: depth + 1], emitted, width)[:, -1], uniforms[:, gamma + 1 + depth])
-        emitted[:, depth] = torch.where(stop < depth, own, emitted[:, depth])
-    cells = (emitted * width ** torch.arange(gamma, -1, -1)).sum(1)
+        own = draw(p[depth][cells], uniforms[:, gamma + 1 + depth])
+        cells = cells * width + torch.where(stop < depth, own, emitted[:, depth])
     counts, expected = torch.bincount(cells, minlength=width ** (gamma + 1)), joint_law(p) * rounds
     assert expected.min() > 5
     assert chisquare(counts, expected).pvalue > 1e-7
@@ -149,31 +149,31 @@ class RawLastRow(SpeculativeSampling):
 @pytest.mark.parametrize("rule", [ResidualIsP(), RawLastRow()], ids=["residual_is_p", "raw_last_row"])
 def test_enumeration_catches_a_wrong_replacement(rule: SpeculativeSampling) -> None:
     sampling = Sampling(temperature=0.7)
-    p, q = toy("random", 4, 2, seeded(2))
-    draft, weights = every_draft(q)
-    truth = joint_law([sampling.probs(table) for table in log(p)])
-    assert total_variation(output_law(SpeculativeSampling(), log(p), draft, weights, sampling), truth) <= ROUNDING
-    assert total_variation(output_law(rule, log(p), draft, weights, sampling), truth) > BIASED
+    p, q = random_tables("random", 4, 2, seeded(2))
+    draft, weights = propose("dense", q, seeded(2))
+    assert distance(SpeculativeSampling(), p, draft, weights, sampling) <= ROUNDING
+    assert distance(rule, p, draft, weights, sampling) > BIASED
 
 
 def test_enumeration_catches_chosen_tokens_reported_as_drawn() -> None:
-    p, q = toy("random", 4, 2, seeded(3))
-    chosen, weights = chosen_draft(q)
-    reported = Draft.chain(chosen.tokens, Law.IID, probs=along(q, chosen.tokens, 4))
-    assert total_variation(output_law(SpeculativeSampling(), log(p), chosen, weights), joint_law(p)) <= ROUNDING
-    assert total_variation(output_law(SpeculativeSampling(), log(p), reported, weights), joint_law(p)) > BIASED
+    p, q = random_tables("random", 4, 2, seeded(3))
+    chosen, weights = propose("one_hot", q, seeded(3))
+    met = [q[0][0], q[1][chosen.tokens[0, 0]]]
+    reported = Draft.chain(chosen.tokens, Law.IID, probs=torch.stack(met).unsqueeze(0))
+    assert distance(SpeculativeSampling(), p, chosen, weights) <= ROUNDING
+    assert distance(SpeculativeSampling(), p, reported, weights) > BIASED
 
 
 def test_stopping_after_a_weak_token_is_exact_and_dropping_it_is_caught() -> None:
     for seed in range(5):
-        p, q = toy("random", 3, 3, seeded(seed))
-        draft, weights = every_draft(q)
+        p, q = random_tables("random", 3, 3, seeded(seed))
+        draft, weights = propose("dense", q, seeded(seed))
         strong = (draft.prob_of_tokens() > 0.3).cumprod(1).bool()
         assert not strong.all() and strong.any(0).all()
         stopped = draft.offered(torch.cat([torch.ones_like(strong[:, :1]), strong[:, :-1]], 1))
         dropped = draft.offered(strong)
-        assert total_variation(output_law(SpeculativeSampling(), log(p), stopped, weights), joint_law(p)) <= ROUNDING
-        assert total_variation(output_law(SpeculativeSampling(), log(p), dropped, weights), joint_law(p)) > BIASED
+        assert distance(SpeculativeSampling(), p, stopped, weights) <= ROUNDING
+        assert distance(SpeculativeSampling(), p, dropped, weights) > BIASED
 
 
 # Edge cases, by their numbers in the algorithm reference.
@@ -191,9 +191,9 @@ def one_round(p: list[list[float]], tokens: list[int], q: list[list[float]] | No
 @pytest.mark.parametrize("form", ["dense", "sparse", "one_hot"])
 def test_stop_law_is_a_law(kind: str, form: str) -> None:
     random = seeded(5)
-    p, q = toy(kind, 4, 3, random, narrow=form == "sparse")
-    draft, _ = propose(form, q, random, offers(4, 3, random))
-    target = TargetRows(along(log(p), draft.tokens, 4), draft, Sampling())
+    p, q = random_tables(kind, 4, 3, random, narrow=form == "sparse")
+    draft, _ = propose(form, q, random, random_stops(4, 3, random))
+    target = target_rows(logits_of(p), draft, PLAIN)
     stop_law = SpeculativeSampling().stop_law(target, draft)
     assert stop_law.shape == (len(draft.tokens), 4) and (stop_law >= 0).all()
     assert torch.allclose(stop_law.sum(1), torch.ones(len(stop_law), dtype=torch.float64), rtol=0, atol=1e-15)

@@ -144,6 +144,21 @@ def test_merging_is_one_tally_of_both() -> None:
             merged.add(other)
 
 
+def test_a_lossy_rule_is_held_to_its_own_laws_alone() -> None:
+    """It keeps more than the overlap, and that is no bug."""
+    tally, lenient = Tally(GAMMA, detailed=True), Tally(GAMMA, detailed=True, token_rule=False)
+    for each in (tally, lenient):
+        each.accepted[3, 3] = 200
+        each.overlap, each.overlap_variance = 300.0, 100.0
+        each.expected, each.expected_variance = 600.0, 0.0
+    assert lenient.metrics()["alpha/check"] and not tally.metrics()["alpha/check"]
+    assert lenient.metrics()["tau/eq1"] == GAMMA + 1 > tally.metrics()["tau/eq1"], "alpha is what was accepted: all"
+    lenient.expected = 500.0
+    assert not lenient.metrics()["alpha/check"]
+    with pytest.raises(ValueError, match="verifier="):
+        tally.add(lenient)
+
+
 def test_counts_are_plain_numbers() -> None:
     counts = played(Tally(GAMMA, detailed=True), seed=0).counts()
     assert json.loads(json.dumps(counts)) == counts

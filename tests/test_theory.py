@@ -197,6 +197,23 @@ def test_some_gamma_reaches_the_guarantee_and_none_helps_below_it(alpha: float, 
 def test_optimal_gamma_stays_within_its_bound() -> None:
     assert theory.optimal_gamma(1, 0, max_gamma=6) == 6
     assert theory.optimal_gamma(0.9, 0.01, max_gamma=0) == 0
+    assert theory.optimal_gamma(1, 0, max_gamma=6, target_times=[1.0] * 20) == 6
+
+
+@repeatable
+@given(alpha=alphas, c=ratios, times=st.lists(st.floats(0.5, 4), min_size=1, max_size=12))
+def test_optimal_gamma_reaches_most_of_what_is_attainable(alpha: float, c: float, times: list[float]) -> None:
+    def attainable(gamma: int) -> float:
+        return theory.attainable_speedup(theory.expected_tokens(alpha, gamma), gamma * c, times[gamma])
+
+    gamma = theory.optimal_gamma(alpha, c, len(times) - 1, times)
+    assert attainable(gamma) >= max(map(attainable, range(len(times)))) * (1 - 1e-10)
+
+
+def test_a_wider_pass_that_costs_more_makes_the_best_gamma_smaller() -> None:
+    assert theory.optimal_gamma(0.8, 0.05, max_gamma=20) == 8
+    # Each further row costs as much as the first: no draft pays, however good.
+    assert theory.optimal_gamma(0.99, 0, 20, [float(rows) for rows in range(1, 22)]) == 0
 
 
 @repeatable
@@ -224,6 +241,13 @@ def test_attainable_pays_for_a_wider_target_pass() -> None:
         (lambda: theory.operations_factor(0.5, 4, -1), "c_hat is -1"),
         (lambda: theory.guaranteed_speedup(2, 0.1), "alpha is 2"),
         (lambda: theory.optimal_gamma(0.5, 0.1, -1), "max_gamma is -1"),
+        (lambda: theory.optimal_gamma(1.5, 0.1, 2), "alpha is 1.5"),
+        (lambda: theory.optimal_gamma(0.5, math.nan, 2), "c is nan"),
+        (
+            lambda: theory.optimal_gamma(0.5, 0.1, 2, [1.0, 1.0]),
+            r"target_times is \[1.0, 1.0\]; allowed: 3 numbers > 0",
+        ),
+        (lambda: theory.optimal_gamma(0.5, 0.1, 1, [1.0, 0.0]), "target_times"),
         (lambda: theory.attainable_speedup(-1, 0, 1), "tau is -1"),
         (lambda: theory.attainable_speedup(2, -1, 1), "draft_time is -1"),
         (lambda: theory.attainable_speedup(2, 0, 0), "target_time is 0; allowed: a number > 0"),

@@ -45,6 +45,8 @@ def prompts() -> list[list[int]]:
         max_tokens=1000,
         too_long="error",
         vocabulary_size=target().vocabulary_size,
+        chat=False,
+        system=None,
     ).prompts
     return [list(prompt.tokens[: 96 - 7 * (i % 9)]) for i, prompt in enumerate(found)]
 

@@ -1,20 +1,20 @@
 """The same gamma in every round (Leviathan et al., 2023)."""
 
 from framework.draft import Outcome
-
-LARGEST = 1000  # counts are kept for every pair of offered and accepted
+from framework.gamma_policies.gamma_policy import check_gamma
 
 
 class Fixed:
     """Always drafts gamma tokens; 0 is plain decoding through the speculative loop."""
+
+    keep_drafting = None
 
     def __init__(self, *, gamma: int):
         """
         Raises:
             ValueError: gamma is not a whole number from 0 to 1000.
         """
-        if not isinstance(gamma, int) or isinstance(gamma, bool) or not 0 <= gamma <= LARGEST:
-            raise ValueError(f"gamma.gamma is {gamma!r}; allowed: a whole number from 0 to {LARGEST}")
+        check_gamma("gamma", gamma, least=0)
         self.max_gamma = gamma
 
     def begin(self) -> None:

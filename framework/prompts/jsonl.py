@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from framework.prompts.prompt_source import Text
+from framework.prompts.prompt_source import Text, key
+from framework.prompts.record import text_of
 
 
 class Jsonl:
@@ -25,7 +25,7 @@ class Jsonl:
         self.field = field
         self.category_field = category_field
         if not self.path.is_file():
-            raise FileNotFoundError(f"prompts.source.path is {path!r}: no such file; allowed: a file of JSON lines")
+            raise FileNotFoundError(f"{key('path')} is {path!r}: no such file; allowed: a file of JSON lines")
 
     def texts(self) -> Iterator[Text]:
         """Yield the texts, named by file and line.
@@ -41,31 +41,21 @@ class Jsonl:
                     num_texts += 1
                     yield self._text(line, number)
         if num_texts == 0:
-            raise ValueError(f"{self.path} is empty; prompts.source.path needs a file with at least one JSON line")
+            raise ValueError(f"{self.path} is empty; {key('path')} needs a file with at least one JSON line")
 
     def _text(self, line: bytes, number: int) -> Text:
         place = f"{self.path}, line {number}"
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{place}: not JSON: {error} (see prompts.source.path)") from error
+            raise ValueError(f"{place}: not JSON: {error}; see {key('path')}") from error
         if not isinstance(record, dict):
-            raise ValueError(f"{place}: {type(record).__name__}; prompts.source.path needs one JSON object a line")
-        text = self._value(record, "field", self.field, place)
-        if isinstance(text, list) and text:
-            text = text[0]
-        if not isinstance(text, str):
-            raise ValueError(
-                f"{place}: {self.field!r} holds {text!r}; prompts.source.field must name a string or a list of strings"
-            )
-        category = self.path.stem
-        if self.category_field is not None:
-            category = str(self._value(record, "category_field", self.category_field, place))
-        return Text(name=f"{self.path.name}:{number}", category=category, text=text)
-
-    @staticmethod
-    def _value(record: dict[str, Any], knob: str, key: str, place: str) -> Any:
-        if key not in record:
-            present = ", ".join(record) or "none"
-            raise ValueError(f"{place}: prompts.source.{knob} is {key!r}; fields present: {present}")
-        return record[key]
+            raise ValueError(f"{place}: {type(record).__name__}; {key('path')} needs one JSON object a line")
+        return text_of(
+            record,
+            field=self.field,
+            category_field=self.category_field,
+            name=f"{self.path.name}:{number}",
+            category=self.path.stem,
+            place=place,
+        )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from framework.prompts.chat import chat_tokens, is_chat
 from framework.prompts.prompt_source import PromptSource
 
 TOO_LONG = ("error", "truncate_left", "skip")
@@ -26,11 +27,13 @@ class PromptSet:
         prompts: in the order of their source.
         num_truncated: prompts that lost their beginning to fit.
         num_skipped: texts passed over because they did not fit.
+        chat: whether the texts became turns of a chat.
     """
 
     prompts: list[Prompt]
     num_truncated: int
     num_skipped: int
+    chat: bool
 
 
 def make_prompts(
@@ -42,22 +45,28 @@ def make_prompts(
     max_tokens: int,
     too_long: str,
     vocabulary_size: int,
+    chat: bool | str,
+    system: str | None,
 ) -> PromptSet:
-    """Tokenise texts in order, special tokens as the tokenizer adds them, and keep those that fit.
+    """Tokenise texts in order, special tokens as the tokenizer or its chat template adds them; keep those that fit.
 
     Args:
         source: the texts; read no further than needed.
         tokenizer: the target's.
         count: keep this many prompts, or all there are if fewer; None keeps all.
-        first_tokens: cut every text to its first so many tokens; None keeps it whole.
+        first_tokens: cut every text to its first so many tokens, not counting a chat template around it; None keeps
+            it whole.
         max_tokens: longest prompt that leaves room for what is to be generated.
         too_long: what becomes of a longer one: "error"; "truncate_left" keeps its last max_tokens tokens, so a
-            leading special token is lost; "skip".
+            leading special token is lost (not for chats, which it would behead); "skip".
         vocabulary_size: V; ids lie below it.
+        chat: True makes every text the user's turn of a chat and lets the model answer; False leaves it as it is, to
+            be continued; "auto" is True where the tokenizer has a chat template.
+        system: what a chat begins with; None leaves it to the template.
 
     Raises:
         ValueError: a knob out of range, a prompt too long (under "error"), without tokens, or with an id outside
-            the vocabulary, or no prompt left.
+            the vocabulary, no prompt left, or a chat that the tokenizer has no template for.
     """
     for knob, value in (("count", count), ("first_tokens", first_tokens)):
         if value is not None and value < 1:
@@ -66,11 +75,20 @@ def make_prompts(
         raise ValueError(f"prompts.too_long is {too_long!r}; allowed: {', '.join(TOO_LONG)}")
     if max_tokens < 1:
         raise ValueError(f"the context leaves {max_tokens} tokens for a prompt; allowed: >= 1. Lower max_new_tokens")
+    as_chat = is_chat(tokenizer, chat=chat, system=system)
+    if as_chat and too_long == "truncate_left":
+        raise ValueError(
+            "prompts.too_long is 'truncate_left', which would cut the chat template; allowed: error, skip. Set "
+            "prompts.first_tokens to cut the texts, or prompts.chat=false"
+        )
     prompts: list[Prompt] = []
     num_truncated = num_skipped = 0
     for text in source.texts():
-        # Not verbose: a whole file is longer than the context, and is cut below.
-        tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:first_tokens])
+        if as_chat:
+            tokens = tuple(chat_tokens(tokenizer, text.text, system=system, first_tokens=first_tokens))
+        else:
+            # Not verbose: a whole file is longer than the context, and is cut below.
+            tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:first_tokens])
         if not tokens:
             raise ValueError(f"prompt {text.name} has no tokens: its text is {text.text!r} (see prompts=)")
         if max(tokens) >= vocabulary_size:
@@ -94,4 +112,4 @@ def make_prompts(
             break
     if not prompts:
         raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
-    return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped)
+    return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)

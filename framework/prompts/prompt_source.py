@@ -28,3 +28,8 @@ class PromptSource(Protocol):
             FileNotFoundError: nothing is there to read; the message names the yaml key.
         """
         ...
+
+
+def key(knob: str) -> str:
+    """A knob of a source as errors name it: the source cannot know which of its two places in the config it holds."""
+    return f"prompts.source.{knob} (of a corpus: drafter.corpus.{knob})"

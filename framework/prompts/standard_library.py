@@ -5,7 +5,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from framework.prompts.prompt_source import Text
+from framework.prompts.prompt_source import Text, key
 
 # Tables and bundled copies: text that would be memorised, or that is not prose of Python programmers.
 SKIPPED_FOLDERS = {
@@ -35,7 +35,7 @@ class StandardLibrary:
             FileNotFoundError: this Python ships without its sources.
         """
         if split not in ("held_out", "train"):
-            raise ValueError(f"prompts.source.split is {split!r}; allowed: held_out, train")
+            raise ValueError(f"{key('split')} is {split!r}; allowed: held_out, train")
         self.split = split
         self.folder = Path(folder or sysconfig.get_paths()["stdlib"])
         if not (self.folder / "argparse.py").exists():

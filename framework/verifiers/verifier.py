@@ -25,6 +25,9 @@ class Verifier(Protocol):
 
     guarantee: Guarantee
 
+    token_rule: bool
+    """Whether a node that is reached is kept with probability min(1, p / q). Then Σ min(p, q) says how many are."""
+
     def check(self, law: Law, shape: Shape) -> None:
         """Called before any model is loaded.
 

@@ -1,0 +1,92 @@
+"""A chain of drafted tokens while it grows: what drafters that draft node by node share.
+
+B rows, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from framework.draft import Draft, Law
+from framework.sampling import Sampling, argmax, draw
+
+
+class GrowingChain:
+    """Draws one more token per row, standardised like the target, until the draft is deep enough or nobody goes on.
+
+    A row ends after a token, and that token is still offered: stopping so is exact, dropping it would not be. Once
+    all active rows have ended the draft is as short as the longest of them, and so is the target's pass.
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: int,
+        active: Tensor,
+        sampling: Sampling,
+        uniforms: Tensor,
+        keep_drafting: Callable[[Tensor], Tensor] | None,
+    ):
+        """
+        Args:
+            gamma: largest depth, >= 1.
+            active: [B] bool: rows that are worth drafting for.
+            sampling: makes the law that tokens are drawn from.
+            uniforms: [B, gamma] float64 in [0, 1).
+            keep_drafting: asked after every node but the last whether each row goes on; None always does.
+        """
+        self._gamma = gamma
+        self._sampling = sampling
+        self._uniforms = uniforms
+        self._keep_drafting = keep_drafting
+        self._goes_on = active
+        self._tokens: list[Tensor] = []
+        self._probs: list[Tensor] = []
+        self._valid: list[Tensor] = []
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def last(self) -> Tensor:
+        """[B] int64: the tokens drawn last."""
+        return self._tokens[-1]
+
+    def add(self, logits: Tensor) -> bool:
+        """Draw the next token of every row from logits [B, V]; returns whether the chain grows on."""
+        if self._sampling.greedy:
+            # At temperature 0 every choice would be certain: the drafter's confidence is that of temperature 1.
+            return self._append(argmax(logits), lambda: logits.float().softmax(1))
+        return self._draw(self._sampling.probs(logits))
+
+    def add_law(self, law: Tensor) -> bool:
+        """The same from a law [B, V] float32 in place of logits: what they would be at temperature 1."""
+        if self._sampling.greedy:
+            return self._append(argmax(law), lambda: law)
+        # Without temperature and truncation the law stands as it is.
+        return self._draw(law if self._sampling == Sampling() else self._sampling.probs(law.log()))
+
+    def _draw(self, probs: Tensor) -> bool:
+        self._probs.append(probs)
+        return self._append(draw(probs, self._uniforms[:, self.num_nodes]), lambda: probs)
+
+    def _append(self, tokens: Tensor, law: Callable[[], Tensor]) -> bool:
+        """Take in one node per row; `law` gives the [B, V] probabilities that say how sure of it the drafter was."""
+        self._tokens.append(tokens)
+        if self._keep_drafting is not None:
+            self._valid.append(self._goes_on)
+            if self.num_nodes < self._gamma:
+                confidence = law().gather(1, tokens.unsqueeze(1)).squeeze(1)
+                self._goes_on = self._goes_on & self._keep_drafting(confidence)
+                return bool(self._goes_on.any())
+        return self.num_nodes < self._gamma
+
+    def draft(self) -> Draft:
+        """The chain as it stands, at least one node long."""
+        tokens = torch.stack(self._tokens, 1)
+        valid = torch.stack(self._valid, 1) if self._valid else None
+        if self._sampling.greedy:
+            return Draft.chain(tokens, Law.ONE_HOT, valid=valid)
+        return Draft.chain(tokens, Law.IID, probs=torch.stack(self._probs, 1), valid=valid)

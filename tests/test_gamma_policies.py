@@ -1,0 +1,290 @@
+"""The update rule of every gamma policy against sequences worked out by hand, and what all policies must keep to."""
+
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from drafters.prompt_lookup import PromptLookup
+from experiments.assemble import build
+from framework import theory
+from framework.draft import Draft, Law
+from framework.engine import Engine
+from framework.gamma_policies.additive import Additive
+from framework.gamma_policies.best_expected_speed import BestExpectedSpeed
+from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
+from framework.gamma_policies.fixed import Fixed
+from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.tiny_models import tiny_target
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
+POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def policy_of(name: str, **knobs: object) -> GammaPolicy:
+    """The policy of a yaml, some knobs changed; one that wants costs gets some."""
+    policy = build(OmegaConf.merge(OmegaConf.load(FOLDER / f"{name}.yaml"), knobs))
+    if hasattr(policy, "use_costs"):
+        policy.use_costs(Costs(c=0.1, target_times=tuple(1 + 0.05 * rows for rows in range(policy.max_gamma + 1))))
+    return policy
+
+
+def outcome(*rows: tuple[int, int] | tuple[int, int, bool]) -> SimpleNamespace:
+    """A round of rows that were offered and accepted so many nodes; a third entry of False is a finished row."""
+    offered, accepted, active = (
+        torch.tensor(column) for column in zip(*((*row, True)[:3] for row in rows), strict=True)
+    )
+    num_nodes = int(offered.max())
+    valid = torch.arange(num_nodes) < offered.unsqueeze(1)
+    draft = Draft.chain(torch.zeros(len(rows), num_nodes, dtype=torch.int64), Law.ONE_HOT, valid=valid)
+    return SimpleNamespace(draft=draft, num_accepted=accepted, active=active)
+
+
+def gammas(policy: GammaPolicy, *outcomes: SimpleNamespace) -> list[int]:
+    """What it asks for before each outcome and after the last."""
+    policy.begin()
+    asked = [policy.next_gamma()]
+    for seen in outcomes:
+        policy.observe(seen)
+        asked.append(policy.next_gamma())
+    return asked
+
+
+# Additive
+
+
+def test_additive_adds_two_after_full_acceptance_and_takes_one_after_any_other() -> None:
+    policy = Additive(initial=2, max_gamma=6)
+    rounds = [(2, 2), (4, 4), (6, 5), (5, 0), (4, 3), (3, 3), (5, 5)]
+    assert gammas(policy, *map(outcome, rounds)) == [2, 4, 6, 5, 4, 3, 5, 6]
+
+
+def test_additive_never_falls_below_one() -> None:
+    assert gammas(Additive(initial=2, max_gamma=4), *[outcome((1, 0))] * 3, outcome((1, 1))) == [2, 1, 1, 1, 3]
+
+
+def test_additive_counts_what_was_offered_by_rows_that_took_part() -> None:
+    """Fewer nodes than asked for, all accepted, are a full acceptance; finished rows and empty drafts say nothing."""
+    policy = Additive(initial=3, max_gamma=9)
+    rounds = [
+        outcome((1, 1)),
+        outcome((0, 0)),
+        outcome((5, 5), (2, 1)),
+        outcome((4, 4), (4, 0, False)),
+        outcome((3, 3, False), (0, 0)),
+        outcome((0, 0), (6, 6)),
+    ]
+    assert gammas(policy, *rounds) == [3, 5, 5, 4, 6, 6, 8]
+
+
+# Best expected speed
+
+
+def best(**knobs: object) -> BestExpectedSpeed:
+    settings = {
+        "max_gamma": 20,
+        "c": 0.05,
+        "prior_accepted": 2,
+        "prior_rejected": 1,
+        "forgetting": 0.5,
+        "probe_every": None,
+    }
+    return BestExpectedSpeed(**(settings | knobs))
+
+
+def test_alpha_is_a_fading_ratio_over_tested_nodes() -> None:
+    policy = best()
+    assert policy.alpha == 2 / 3
+    policy.observe(outcome((3, 3)))
+    assert policy.alpha == (2 + 3) / (3 + 3)
+    policy.observe(outcome((4, 1)))  # tests 2
+    assert policy.alpha == (2 + 2.5) / (3 + 3.5)
+    policy.observe(outcome((0, 0)))
+    assert policy.alpha == (2 + 2.5) / (3 + 3.5)  # nothing tested, nothing forgotten
+    policy.observe(outcome((2, 2), (4, 2), (4, 4, False), (0, 0)))  # tests 2 and 3
+    assert policy.alpha == (2 + 1.25 + 4) / (3 + 1.75 + 5)
+    policy.begin()
+    assert policy.alpha == 2 / 3
+
+
+@pytest.mark.parametrize(
+    ("alpha", "c", "gamma"),
+    [  # where Theorem 3.8 has its maximum
+        (0.5, 0.01, 5), (0.6, 0.02, 6), (0.7, 0.05, 6), (0.8, 0.1, 6), (0.9, 0.2, 7), (0.9, 0.05, 13), (0.1, 0.1, 0),
+    ],
+)  # fmt: skip
+def test_gamma_is_the_optimum_of_theorem_3_8(alpha: float, c: float, gamma: int) -> None:
+    policy = best(c=c, prior_accepted=1e9 * alpha, prior_rejected=1e9 * (1 - alpha))
+    assert policy.next_gamma() == gamma
+    policy.use_costs(Costs(c=9.0, target_times=(1.0,) * 21))
+    assert policy.next_gamma() == gamma  # a c that was given stays
+
+
+def test_measured_passes_of_the_target_count() -> None:
+    """Five rows cost what one does, six cost double: gamma stops at 4, wherever alpha lies from .7 on."""
+    times = (1.0,) * 5 + (2.0,) * 8
+    for alpha in (0.7, 0.8, 0.9):
+        policy = best(c=None, max_gamma=12, prior_accepted=alpha, prior_rejected=1 - alpha)
+        policy.use_costs(Costs(c=0.01, target_times=times))
+        speeds = [theory.expected_tokens(alpha, gamma) / (0.01 * gamma + times[gamma]) for gamma in range(13)]
+        assert policy.next_gamma() == speeds.index(max(speeds)) == 4
+
+
+def test_gamma_follows_alpha_down_and_up() -> None:
+    rounds = [outcome((5, 0))] * 6 + [outcome((5, 5))] * 6
+    asked = gammas(best(c=0.5), *rounds)
+    # alpha is 2/3, then .4 after 6 rejections of weight 2 in all, then .92 as they fade and 10 acceptances remain.
+    assert (asked[0], asked[6], asked[-1]) == (1, 0, 4)
+    assert asked[:7] == sorted(asked[:7], reverse=True) and asked[6:] == sorted(asked[6:])
+
+
+def test_it_probes_where_drafting_does_not_pay() -> None:
+    """At c = 2 no alpha is worth a draft: one node is tested in every third round, and never without probing."""
+    for probe_every, expected in ((3, [0, 0, 1, 0, 0, 1, 0]), (1, [1] * 7), (None, [0] * 7)):
+        policy = best(c=2, probe_every=probe_every)
+        asked = []
+        for _ in range(7):
+            asked.append(policy.next_gamma())
+            policy.observe(outcome((asked[-1], asked[-1])))
+        assert asked == expected
+
+
+def test_a_probe_for_which_nothing_was_found_is_tried_again() -> None:
+    assert gammas(best(c=2, probe_every=2), *[outcome((0, 0))] * 3, outcome((1, 1))) == [0, 1, 1, 1, 0]
+
+
+def test_without_costs_it_says_which_key_to_set() -> None:
+    with pytest.raises(ValueError, match=r"gamma\.c is null"):
+        best(c=None).next_gamma()
+
+
+# Confidence threshold
+
+
+def test_a_row_goes_on_from_the_threshold_upwards() -> None:
+    policy = ConfidenceThreshold(max_gamma=7, threshold=0.5)
+    assert policy.keep_drafting(torch.tensor([0.49, 0.5, 0.51])).tolist() == [False, True, True]
+    assert gammas(policy, outcome((7, 0)), outcome((7, 7))) == [7, 7, 7]
+    assert ConfidenceThreshold(max_gamma=7, threshold=0).keep_drafting(torch.tensor([0.0])).all()
+
+
+# All policies
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_gamma_stays_within_its_bounds(name: str) -> None:
+    policy, dice = policy_of(name), random.Random(0)
+    for _ in range(300):
+        gamma = policy.next_gamma()
+        assert isinstance(gamma, int) and 0 <= gamma <= policy.max_gamma
+        offered = dice.randint(0, gamma)
+        policy.observe(outcome((offered, offered if dice.random() < 0.7 else dice.randint(0, offered))))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_equal_generations_ask_for_equal_gammas(name: str) -> None:
+    """What came before does not matter, and neither does another policy that is at work."""
+    rounds = [outcome((2, 2)), outcome((3, 0)), outcome((1, 1)), outcome((1, 1)), outcome((0, 0))]
+    policy, other = policy_of(name), policy_of(name)
+    first = gammas(policy, *rounds)
+    gammas(other, *[outcome((1, 0))] * 9)
+    assert gammas(policy, *rounds) == first
+
+
+WRONG = [
+    (lambda: Fixed(gamma=-1), r"gamma\.gamma is -1; allowed: a whole number from 0 to 1000"),
+    (lambda: Additive(initial=0, max_gamma=4), r"gamma\.initial is 0; allowed: a whole number from 1"),
+    (lambda: Additive(initial=5, max_gamma=4), r"gamma\.initial is 5; allowed: at most gamma\.max_gamma, 4"),
+    (lambda: Additive(initial=1, max_gamma=1001), r"gamma\.max_gamma is 1001"),
+    (lambda: Additive(initial=True, max_gamma=4), r"gamma\.initial is True"),
+    (lambda: ConfidenceThreshold(max_gamma=0, threshold=0.5), r"gamma\.max_gamma is 0"),
+    (lambda: ConfidenceThreshold(max_gamma=4, threshold=1.1), r"gamma\.threshold is 1\.1; allowed: .*\[0, 1\]"),
+    (lambda: ConfidenceThreshold(max_gamma=4, threshold="high"), r"gamma\.threshold is 'high'"),
+    (lambda: best(max_gamma=0), r"gamma\.max_gamma is 0"),
+    (lambda: best(c=-0.1), r"gamma\.c is -0\.1; allowed: a number >= 0, or null"),
+    (lambda: best(c="measured"), r"gamma\.c is 'measured'"),
+    (lambda: best(c=math.nan), r"gamma\.c is nan"),
+    (lambda: best(prior_accepted=0), r"gamma\.prior_accepted is 0"),
+    (lambda: best(prior_rejected=math.inf), r"gamma\.prior_rejected is inf"),
+    (lambda: best(forgetting=0), r"gamma\.forgetting is 0; allowed: .*\(0, 1\]"),
+    (lambda: best(forgetting=1.5), r"gamma\.forgetting is 1\.5"),
+    (lambda: best(probe_every=0), r"gamma\.probe_every is 0; allowed: a whole number >= 1, or null"),
+    (lambda: best(probe_every=2.5), r"gamma\.probe_every is 2\.5"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_a_wrong_knob_is_named(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# In the loop
+
+
+class Asks:
+    """Drafts token 1 as often as gamma says, and notes what it was given to ask."""
+
+    law, shape = Law.ONE_HOT, PromptLookup.shape
+    keep_drafting = "nothing yet"
+
+    def num_uniforms(self, gamma):
+        return 0
+
+    def begin(self, sequences, prefill, sampling):
+        self.given = self.keep_drafting
+
+    def propose(self, sequences, gamma, uniforms):
+        return Draft.chain(torch.ones(sequences.num_rows, gamma, dtype=torch.int64), self.law)
+
+    def observe(self, sequences, outcome):
+        pass
+
+
+def engine(drafter, policy: GammaPolicy) -> Engine:
+    return Engine(
+        target=tiny_target(),
+        drafter=drafter,
+        verifier=SpeculativeSampling(),
+        gamma_policy=policy,
+        sampling=Sampling(temperature=0),
+    )
+
+
+def test_the_engine_hands_the_question_to_drafters_that_ask_it() -> None:
+    """Anew before every generation, so that a drafter may serve one policy after another."""
+    drafter, threshold = Asks(), ConfidenceThreshold(max_gamma=2, threshold=0.5)
+    for policy, given in ((threshold, threshold.keep_drafting), (Fixed(gamma=2), None)):
+        engine(drafter, policy).generate([[5, 6]], stopping=Stopping(max_new_tokens=4), seeds=[0])
+        assert drafter.given == given
+
+
+def test_a_drafter_that_drafts_all_at_once_is_left_alone() -> None:
+    drafter = PromptLookup(None, max_ngram=2, min_ngram=1, match="last")
+    stopping = Stopping(max_new_tokens=12)
+    tally = (
+        engine(drafter, ConfidenceThreshold(max_gamma=3, threshold=1))
+        .generate([[5, 6, 5, 6, 5]], stopping=stopping, seeds=[0])
+        .tally
+    )
+    assert not hasattr(drafter, "keep_drafting")
+    assert tally.passes[2:].sum() > 0  # a threshold of 1 would have stopped it after one node
+
+
+def test_probing_rounds_are_the_only_ones_that_draft() -> None:
+    """In 16 rounds of one token each, the fifth, tenth and fifteenth draft."""
+    never_right = Asks()
+    tally = (
+        engine(never_right, best(c=2, probe_every=5))
+        .generate([[5, 6]], stopping=Stopping(max_new_tokens=17), seeds=[0])
+        .tally
+    )
+    assert tally.num_rounds == 16 and float(tally.accepted.sum(0)[1:].sum()) == 0
+    assert tally.passes.tolist()[:2] == [13, 3]

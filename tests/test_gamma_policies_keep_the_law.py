@@ -1,0 +1,316 @@
+"""No gamma policy changes what comes out: proved over whole generations, and shown through the real loop."""
+
+import copy
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from experiments.assemble import build
+from experiments.tiny_drafters import NAMES, tiny_factory
+from framework.autoregressive import Autoregressive
+from framework.draft import Draft, TargetRows
+from framework.drafter import Drafter
+from framework.engine import Engine
+from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.goodness_of_fit import Fit, continuation_law
+from framework.growing_chain import GrowingChain
+from framework.random_tables import random_tables
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.target import Target
+from framework.tiny_models import tiny_target
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
+POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+GREEDY = Sampling(temperature=0)
+RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
+# Knobs that make a policy move within a few tokens of a tiny model; others keep their yaml.
+LIVELY = {
+    "additive": {"initial": 2, "max_gamma": 4},
+    "best_expected_speed": {"max_gamma": 4, "forgetting": 0.5, "probe_every": 2},
+    "confidence_threshold": {"max_gamma": 4, "threshold": 0.6},
+}
+
+
+def policy_of(name: str, *, c: float = 0.2) -> GammaPolicy:
+    """The policy of a yaml, made lively; one that wants costs gets some."""
+    policy = build(OmegaConf.merge(OmegaConf.load(FOLDER / f"{name}.yaml"), LIVELY.get(name, {})))
+    if hasattr(policy, "use_costs"):
+        policy.use_costs(Costs(c=c, target_times=(1.0,) * (policy.max_gamma + 1)))
+    return policy
+
+
+def build_drafter(name: str, target: Target) -> Drafter:
+    return tiny_factory(name, target.vocabulary_size)(target=target)
+
+
+def engine(target: Target, drafter: Drafter, policy: GammaPolicy, sampling: Sampling = GREEDY) -> Engine:
+    return Engine(
+        target=target, drafter=drafter, verifier=SpeculativeSampling(), gamma_policy=policy, sampling=sampling
+    )
+
+
+# Whole generations, enumerated
+
+WIDTH, LENGTH = 2, 5
+WEAK = torch.finfo(torch.float64).eps
+
+
+def law_of_generations(policy: GammaPolicy, p: Tensor, q: Tensor) -> Tensor:
+    """[V ** LENGTH] float64: the law of all that is committed after token 0, summed over every draft, stop and
+    replacement of every round, with the policy seeing each.
+
+    Args:
+        p, q: [V, V]: the laws of the token after each token.
+    """
+    law = torch.zeros(WIDTH**LENGTH, dtype=torch.float64)
+    policy.begin()
+    play_on(policy, p, q, [0], 1.0, law)
+    return law
+
+
+def play_on(policy: GammaPolicy, p: Tensor, q: Tensor, tokens: list[int], mass: float, law: Tensor) -> None:
+    """Add to `law` what follows after these tokens, which come about with this probability."""
+    remaining = 1 + LENGTH - len(tokens)
+    if remaining == 0:
+        law[sum(token * WIDTH**place for place, token in enumerate(reversed(tokens[1:])))] += mass
+        return
+    policy = copy.deepcopy(policy)
+    gamma = min(policy.next_gamma(), remaining - 1)
+    draft, weights = drafts(policy, q, tokens[-1], gamma)
+    for row, weight in enumerate(weights.tolist()):
+        one = draft.rows(torch.tensor([row]))
+        nodes = one.tokens[0].tolist()
+        target = TargetRows(p[[tokens[-1], *nodes]].log().unsqueeze(0), one, Sampling())
+        verifier = SpeculativeSampling()
+        for stop, chance in enumerate(verifier.stop_law(target, one)[0].tolist()):
+            if weight * chance <= WEAK:
+                continue
+            after = copy.deepcopy(policy)
+            active = torch.ones(1, dtype=torch.bool)
+            after.observe(SimpleNamespace(draft=one, num_accepted=torch.tensor([stop]), active=active))
+            for token, share in enumerate(verifier.replacement(target, one, torch.tensor([stop]))[0].tolist()):
+                if share > 0:
+                    play_on(after, p, q, [*tokens, *nodes[:stop], token], mass * weight * chance * share, law)
+
+
+def drafts(policy: GammaPolicy, q: Tensor, pending: int, gamma: int) -> tuple[Draft, Tensor]:
+    """Every chain that may be drafted after a token, as the loop's own helper grows it, and how probable it is."""
+    if gamma == 0:
+        return Draft.empty(1, torch.device("cpu")), torch.ones(1, dtype=torch.float64)
+    paths = torch.cartesian_prod(*[torch.arange(WIDTH)] * gamma).view(-1, gamma)
+    read = torch.cat([torch.full((len(paths), 1), pending), paths[:, :-1]], 1)
+    masses = q[read].gather(2, paths.unsqueeze(2)).squeeze(2)
+    uniforms = q[read].cumsum(2).gather(2, paths.unsqueeze(2)).squeeze(2) - masses / 2  # they hit these tokens
+    chain = GrowingChain(
+        gamma=gamma,
+        active=torch.ones(len(paths), dtype=torch.bool),
+        sampling=Sampling(),
+        uniforms=uniforms,
+        keep_drafting=policy.keep_drafting,
+    )
+    logits = q[torch.full((len(paths),), pending)].log()
+    while chain.add(logits):
+        logits = q[chain.last].log()
+    return chain.draft(), masses.prod(1)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_whole_generations_follow_the_targets_law(name: str) -> None:
+    """A policy may see all that happened: every round is exact given the past, hence so is the whole."""
+    for seed in range(3):
+        tables, _ = random_tables("random", WIDTH, 2, torch.Generator().manual_seed(seed))
+        p, q = tables[1], torch.tensor([[0.55, 0.45], [0.3, 0.7]], dtype=torch.float64)
+        expected = torch.ones(1, dtype=torch.float64)
+        for place in range(LENGTH):
+            last = torch.arange(WIDTH**place) % WIDTH  # of every continuation so far; token 0 is pending at first
+            expected = (expected.unsqueeze(1) * p[last]).flatten()
+        law = law_of_generations(policy_of(name), p, q)
+        assert math.isclose(law.sum().item(), 1, abs_tol=1e-12)
+        assert (law - expected).abs().sum() / 2 <= 1e-12, seed
+
+
+def test_the_sum_over_generations_sees_a_weak_token_that_is_dropped() -> None:
+    class Drops:
+        """Says of a node, too late, whether it should have been there: what the loop's helper never does."""
+
+        max_gamma = 3
+
+        def keep_drafting(self, confidence: Tensor) -> Tensor:
+            return confidence >= 0.5
+
+        def begin(self) -> None:
+            pass
+
+        def next_gamma(self) -> int:
+            return 3
+
+        def observe(self, outcome: object) -> None:
+            pass
+
+    honest = GrowingChain.draft
+
+    def dropping(chain: GrowingChain) -> Draft:
+        draft = honest(chain)
+        return draft.offered((draft.prob_of_tokens() >= 0.5).cumprod(1).bool())
+
+    p = torch.tensor([[0.7, 0.3], [0.4, 0.6]], dtype=torch.float64)
+    q = torch.tensor([[0.55, 0.45], [0.3, 0.7]], dtype=torch.float64)
+    exact = law_of_generations(Drops(), p, q)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GrowingChain, "draft", dropping)
+        biased = law_of_generations(Drops(), p, q)
+    assert (exact - biased).abs().sum() / 2 > 1e-2
+
+
+# Through the real loop
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_equal_plain_decoding(name: str, policy: str) -> None:
+    target, stopping = tiny_target(), Stopping(max_new_tokens=30, eos_ids=(0,))
+    seeds = list(range(len(RAGGED)))
+    expected = Autoregressive(target=target, sampling=GREEDY).generate(RAGGED, stopping=stopping, seeds=seeds)
+    decoder = engine(target, build_drafter(name, target), policy_of(policy))
+    together = decoder.generate(RAGGED, stopping=stopping, seeds=seeds)
+    assert together.tokens == expected.tokens and together.finish_reasons == expected.finish_reasons
+    for row in (0, 3, 5):
+        assert decoder.generate(RAGGED[row : row + 1], stopping=stopping, seeds=[row]).tokens[0] == expected.tokens[row]
+
+
+PROMPT, NEW_TOKENS, SAMPLES = [1, 2, 1, 0, 2], 5, 8000
+STEPWISE = ["ngram", "small_transformer"]
+
+
+def fit_of(decoder: Engine, rows_together: int = SAMPLES, samples: int = SAMPLES) -> tuple[Fit, Tensor]:
+    """How well generations of a model of three tokens follow its law, and the passes by nodes that they took."""
+    generated, passes = [], torch.zeros(5, dtype=torch.float64)
+    for first in range(0, samples, rows_together):
+        seeds = list(range(first, first + rows_together))
+        generation = decoder.generate([PROMPT] * rows_together, stopping=Stopping(NEW_TOKENS), seeds=seeds)
+        generated += generation.tokens
+        passes[: len(generation.tally.passes)] += generation.tally.passes
+    law = continuation_law(decoder.target, PROMPT, NEW_TOKENS, decoder.sampling)
+    return law.fit(generated), passes
+
+
+TRUNCATED = ("confidence_threshold", Sampling(temperature=0.7, top_p=0.9))  # whose confidence is the truncated law's
+
+
+@pytest.mark.parametrize(("policy", "sampling"), [*((policy, Sampling()) for policy in POLICIES), TRUNCATED], ids=str)
+@pytest.mark.parametrize("name", STEPWISE)
+def test_output_follows_the_targets_law(name: str, policy: str, sampling: Sampling) -> None:
+    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7 each, and the seeds are fixed."""
+    target = tiny_target(vocabulary=3)
+    fit, passes = fit_of(engine(target, build_drafter(name, target), policy_of(policy), sampling))
+    assert passes[2:].sum() > 0
+    assert fit.p_value > 1e-7, f"total variation {fit.total_variation:.3f}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["additive", "best_expected_speed"])
+@pytest.mark.parametrize("name", STEPWISE)
+def test_output_follows_the_targets_law_in_small_batches(name: str, policy: str) -> None:
+    """The same four rows at a time, where gamma really follows what each row did; false-alarm rate 1e-7 each."""
+    target = tiny_target(vocabulary=3)
+    decoder = engine(target, build_drafter(name, target), policy_of(policy), Sampling())
+    fit, passes = fit_of(decoder, rows_together=4)
+    assert (passes > 0).sum() >= 3  # kinds of drafts
+    assert fit.p_value > 1e-7, f"total variation {fit.total_variation:.3f}"
+
+
+@pytest.mark.parametrize("name", STEPWISE)
+def test_dropping_the_weak_token_itself_is_caught(name: str) -> None:
+    """The negative control: the same stop one node earlier, on the token that was weak."""
+    target, policy = tiny_target(vocabulary=3), policy_of("confidence_threshold")
+    drafter = build_drafter(name, target)
+    honest = drafter.propose
+
+    def propose(sequences, gamma, uniforms):
+        draft = honest(sequences, gamma, uniforms)
+        return draft.offered(policy.keep_drafting(draft.prob_of_tokens()).cumprod(1).bool())
+
+    drafter.propose = propose
+    fit, _ = fit_of(engine(target, drafter, policy, Sampling()))
+    assert fit.p_value < 1e-7
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["T=0", "T=1"])
+@pytest.mark.parametrize("name", STEPWISE)
+def test_rows_stop_for_themselves(name: str, sampling: Sampling) -> None:
+    """With a threshold a row's tokens still depend on its prompt and its seed only."""
+    target, stopping = tiny_target(), Stopping(max_new_tokens=20, eos_ids=(0,))
+    decoder = engine(target, build_drafter(name, target), policy_of("confidence_threshold"), sampling)
+    together = decoder.generate(RAGGED, stopping=stopping, seeds=list(range(len(RAGGED))))
+    for row, prompt in enumerate(RAGGED):
+        assert decoder.generate([prompt], stopping=stopping, seeds=[row]).tokens[0] == together.tokens[row]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_call_gives_the_same_tokens(policy: str) -> None:
+    """Whatever was decoded in between, and by whomever."""
+    target, stopping = tiny_target(), Stopping(max_new_tokens=20)
+    drafter = build_drafter("small_transformer", target)
+    one, other = (engine(target, drafter, policy_of(policy), Sampling()) for _ in range(2))
+    first = one.generate(RAGGED, stopping=stopping, seeds=list(range(8)))
+    for decoder in (one, other):
+        decoder.generate([[7] * 30], stopping=stopping, seeds=[9])
+    for decoder in (one, other):
+        again = decoder.generate(RAGGED, stopping=stopping, seeds=list(range(8)))
+        assert again.tokens == first.tokens and again.tally.counts() == first.tally.counts()
+
+
+class Scripted:
+    """Asks for gammas one after another, over and over, and stops a row where a drafted token is weak."""
+
+    def __init__(self, gammas: list[int], threshold: float):
+        self.max_gamma, self._gammas, self._threshold = max(gammas), gammas, threshold
+
+    def keep_drafting(self, confidence: Tensor) -> Tensor:
+        return confidence >= self._threshold
+
+    def begin(self) -> None:
+        self._round = -1
+
+    def next_gamma(self) -> int:
+        self._round += 1
+        return self._gammas[self._round % len(self._gammas)]
+
+    def observe(self, outcome: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.05, 0.3])
+def test_a_stopped_drafter_has_read_what_it_thinks_it_has(threshold: float) -> None:
+    """Every draft equals that of a drafter that reads the text from its beginning: no slot is stale or missing."""
+    target = tiny_target()
+    drafter, fresh, twin = (build_drafter("small_transformer", target) for _ in range(3))
+    honest, depths = drafter.propose, set()
+
+    def propose(sequences, gamma, uniforms):
+        draft = honest(sequences, gamma, uniforms)
+        fresh.keep_drafting = drafter.keep_drafting
+        fresh.begin(sequences, None, Sampling())
+        expected = fresh.propose(sequences, gamma, uniforms)
+        active = sequences.active
+        assert torch.equal(draft.tokens[active], expected.tokens[active])
+        assert torch.equal(draft.valid[active], expected.valid[active])
+        assert torch.allclose(draft.probs[active], expected.probs[active], rtol=0, atol=1e-5)
+        depths.add((gamma, draft.num_nodes))
+        return draft
+
+    drafter.propose = propose
+    policy = Scripted([3, 0, 1, 4, 4, 0, 0, 2], threshold)
+    # A drafter whose target is its own twin is always right: drafts are lost at once, and accepted whole as well.
+    for model in (target, Target(twin.model, target.tokenizer, target.vocabulary_size, "twin")):
+        decoder = engine(model, drafter, policy, Sampling())
+        decoder.generate(RAGGED[:3], stopping=Stopping(max_new_tokens=40), seeds=[0, 1, 2])
+    assert {gamma for gamma, _ in depths} >= {1, 2, 3, 4}
+    assert any(nodes < gamma for gamma, nodes in depths) == (threshold > 0)

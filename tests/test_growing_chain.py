@@ -1,0 +1,137 @@
+"""Chains that grow node by node: proved exact by enumeration where they stop, caught where they would drop."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from framework.draft import Draft, Law
+from framework.enumeration import output_law, target_law, total_variation
+from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
+from framework.growing_chain import GrowingChain
+from framework.random_tables import KINDS, Tables, logits_of, random_tables
+from framework.sampling import Sampling
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+ROUNDING = 1e-12
+BIASED = 1e-3
+WIDTH, GAMMA = 3, 3
+GREEDY = Sampling(temperature=0)
+
+
+def grow(logits: list[Tensor], **changes: object) -> tuple[GrowingChain, Draft]:
+    """A chain fed with logits [B, V] one after another for as long as it grows."""
+    num_rows = len(logits[0])
+    settings = {
+        "gamma": len(logits),
+        "active": torch.ones(num_rows, dtype=torch.bool),
+        "sampling": Sampling(),
+        "uniforms": torch.full((num_rows, len(logits)), 0.5, dtype=torch.float64),
+        "keep_drafting": None,
+    }
+    chain = GrowingChain(**(settings | changes))
+    for row in logits:
+        if not chain.add(row):
+            break
+    return chain, chain.draft()
+
+
+def every_chain(q: Tables, threshold: float) -> tuple[Draft, Tensor]:
+    """All chains that q may give, each grown from uniforms that hit its tokens, with the probability of each."""
+    paths = torch.cartesian_prod(*[torch.arange(WIDTH)] * GAMMA)
+    weights, laws, uniforms = torch.ones(len(paths), dtype=torch.float64), [], []
+    prefix = torch.zeros(len(paths), dtype=torch.int64)
+    for depth, table in enumerate(q):
+        token, law = paths[:, depth : depth + 1], table[prefix]
+        mass = law.gather(1, token).squeeze(1)
+        uniforms.append(law.cumsum(1).gather(1, token).squeeze(1) - mass / 2)
+        weights, laws = weights * mass, [*laws, law]
+        prefix = prefix * WIDTH + paths[:, depth]
+    possible = weights > 0
+    _, draft = grow(
+        [law[possible].log() for law in laws],
+        uniforms=torch.stack(uniforms, 1)[possible],
+        keep_drafting=ConfidenceThreshold(max_gamma=GAMMA, threshold=threshold).keep_drafting,
+    )
+    assert torch.equal(draft.tokens, paths[possible][:, : draft.num_nodes])
+    return draft, weights[possible]
+
+
+@pytest.mark.parametrize("threshold", [0, 0.3, 0.6, 0.9, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopping_after_a_weak_token_is_exact(kind: str, threshold: float) -> None:
+    for seed in range(5):
+        p, q = random_tables(kind, WIDTH, GAMMA, torch.Generator().manual_seed(seed))
+        draft, weights = every_chain(q, threshold)
+        law = output_law(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
+        assert total_variation(law, target_law(logits_of(p), Sampling())) <= ROUNDING, seed
+
+
+def test_dropping_the_weak_token_itself_is_caught() -> None:
+    for seed in range(5):
+        p, q = random_tables("random", WIDTH, GAMMA, torch.Generator().manual_seed(seed))
+        draft, weights = every_chain(q, 0.4)
+        assert not draft.valid.all() and draft.num_nodes == GAMMA
+        dropped = draft.offered((draft.prob_of_tokens() >= 0.4).cumprod(1).bool())
+        law = output_law(SpeculativeSampling(), logits_of(p), dropped, weights, Sampling())
+        assert total_variation(law, target_law(logits_of(p), Sampling())) > BIASED, seed
+
+
+# Two rows: the first is sure (.9) of its first node and not (.5) of its second; the second is never sure.
+SURE, UNSURE = [0.9, 0.05, 0.05], [0.5, 0.25, 0.25]
+LAWS = [torch.tensor([SURE, UNSURE]), torch.tensor([UNSURE, UNSURE]), torch.tensor([SURE, SURE])]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["T=0", "T=1"])
+def test_a_row_ends_after_its_weak_token_and_the_chain_with_the_last_row(sampling: Sampling) -> None:
+    threshold = ConfidenceThreshold(max_gamma=3, threshold=0.7)
+    lowest = torch.zeros(2, 3, dtype=torch.float64)  # draws token 0, the likeliest
+    laws = [law.log() for law in LAWS]
+    chain, draft = grow(laws, sampling=sampling, uniforms=lowest, keep_drafting=threshold.keep_drafting)
+    assert draft.tokens.tolist() == [[0, 0], [0, 0]] and chain.num_nodes == 2
+    assert draft.valid.tolist() == [[True, True], [True, False]]
+    assert draft.law is (Law.ONE_HOT if sampling.greedy else Law.IID)
+    assert (draft.probs is None) == sampling.greedy
+
+
+def test_a_finished_row_keeps_nobody_drafting() -> None:
+    threshold = ConfidenceThreshold(max_gamma=3, threshold=0.7)
+    active = torch.tensor([False, True])
+    _, draft = grow([law.log() for law in LAWS], active=active, sampling=GREEDY, keep_drafting=threshold.keep_drafting)
+    assert draft.num_nodes == 1 and draft.valid[1].tolist() == [True]
+
+
+def test_the_confidence_is_what_the_drafter_gave_to_its_own_token() -> None:
+    asked: list[Tensor] = []
+
+    def keep(confidence: Tensor) -> Tensor:
+        asked.append(confidence)
+        return torch.ones_like(confidence, dtype=torch.bool)
+
+    uniforms = torch.tensor([[0.92, 0.6, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64)
+    logits = [law.log() for law in LAWS]
+    _, draft = grow(logits, uniforms=uniforms, keep_drafting=keep)
+    assert draft.tokens.tolist() == [[1, 1, 0], [0, 2, 0]] and draft.valid.all()
+    # After every node but the last, of which nothing depends.
+    assert torch.allclose(torch.stack(asked), torch.tensor([[0.05, 0.5], [0.25, 0.25]]))
+    asked.clear()
+    grow(logits, uniforms=uniforms, keep_drafting=keep, sampling=Sampling(top_k=1))
+    assert torch.allclose(torch.stack(asked)[0], torch.ones(2))
+    asked.clear()
+    grow(logits, keep_drafting=keep, sampling=GREEDY)
+    assert torch.allclose(torch.stack(asked), torch.tensor([[0.9, 0.5], [0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.6)], ids=str)
+def test_a_law_is_standardised_like_the_logits_it_stands_for(sampling: Sampling) -> None:
+    law = torch.randn(50, 7, generator=torch.Generator().manual_seed(0)).softmax(1)
+    uniforms = torch.rand(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    settings = {"gamma": 1, "active": torch.ones(50).bool(), "sampling": sampling, "uniforms": uniforms}
+    by_law, by_logits = (GrowingChain(**settings, keep_drafting=None) for _ in range(2))
+    by_law.add_law(law)
+    by_logits.add(law.log())
+    got, expected = by_law.draft(), by_logits.draft()
+    assert torch.equal(got.tokens, expected.tokens) and got.valid.all()
+    if sampling.greedy:
+        assert got.probs is None
+    else:
+        assert torch.allclose(got.probs, expected.probs, rtol=0, atol=1e-6)

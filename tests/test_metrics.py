@@ -1,0 +1,152 @@
+"""What is predicted from counts and part times, also where gamma varies; and how a gamma policy gets to know them."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.measurement import Plan, Subject, measure
+from experiments.metrics import _prediction
+from experiments.timing import Parts, time_parts
+from experiments.tiny_drafters import tiny_factory
+from framework import theory
+from framework.engine import Engine
+from framework.gamma_policies.best_expected_speed import BestExpectedSpeed
+from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
+from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.prompts.prompt_set import Prompt, PromptSet
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.tally import Tally
+from framework.tiny_models import tiny_target
+from framework.tracker import Point
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+# One row takes 2 seconds, five take 3; a drafted token takes .2, a tenth of a target pass.
+PARTS = Parts(one_row=2.0, rows=[2.0, 2.2, 2.4, 2.8, 3.0], draft=0.8, operations=0.05)
+
+
+def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
+    """Rounds of one row that drafted so many nodes each; what became of them is left open."""
+    tally = Tally(max_gamma)
+    for nodes in drafts:
+        tally.passes[nodes] += 1
+        tally.accepted[nodes, 0] += 1
+    return tally
+
+
+def predicted(tally: Tally, *, alpha: float | None, tau: float | None) -> dict[str, float | None]:
+    tally.detailed = True
+    tally.overlap = (alpha or 0) * sum(tally.tested_by_position)
+    tally.committed = (tau or 0) * tally.num_rounds
+    metrics = tally.metrics() | {"speedup/measured": 1.5}
+    assert (metrics["alpha/overlap"], metrics["tau"]) == (alpha, tau)
+    return {"tau/eq1": metrics["tau/eq1"]} | _prediction(metrics, tally, PARTS)
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 4])
+def test_a_fixed_gamma_has_the_papers_formulas(gamma: int) -> None:
+    found = predicted(tally_of([gamma] * 7), alpha=0.8, tau=2.5)
+    assert found["c"] == pytest.approx(0.1) and found["gamma/mean"] == gamma
+    assert found["tau/eq1"] == pytest.approx(theory.expected_tokens(0.8, gamma))
+    assert found["speedup/theorem"] == pytest.approx(theory.speedup(0.8, gamma, 0.1))
+    assert found["operations"] == pytest.approx(theory.operations_factor(0.8, gamma, 0.05))
+    assert found["d"] == pytest.approx(0.1 * gamma) and found["v"] == pytest.approx(PARTS.rows[gamma] / 2)
+    assert found["speedup/attainable"] == pytest.approx(2.5 / (found["d"] + found["v"]))
+    assert found["efficiency"] == pytest.approx(1.5 / found["speedup/attainable"])
+
+
+def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> None:
+    found = predicted(tally_of([0, 0, 2, 4]), alpha=0.5, tau=1.4)
+    assert found["gamma/mean"] == 1.5
+    assert found["tau/eq1"] == pytest.approx((1 + 1 + 1.75 + 1.9375) / 4)
+    assert found["d"] == pytest.approx(0.15) and found["v"] == pytest.approx((1 + 1 + 1.2 + 1.5) / 4)
+    assert found["speedup/theorem"] == pytest.approx((1 + 1 + 1.75 + 1.9375) / (1 + 1 + 1.2 + 1.4))
+    assert found["speedup/attainable"] == pytest.approx(1.4 / (0.15 + 1.175))
+    assert found["operations"] == pytest.approx((4 + 6 + 6 * 0.05) / (1 + 1 + 1.75 + 1.9375))
+
+
+def test_nothing_tested_leaves_what_needs_alpha_open() -> None:
+    found = predicted(tally_of([0, 0]), alpha=None, tau=1.0)
+    assert found["tau/eq1"] is None and not {"speedup/theorem", "operations"} & set(found)
+    assert (found["d"], found["v"], found["speedup/attainable"]) == (0, 1, 1)
+    assert set(predicted(tally_of([]), alpha=None, tau=None)) == {"tau/eq1", "c", "one_row_ms"}
+
+
+def test_costs_are_in_one_row_passes() -> None:
+    assert PARTS.costs.c == pytest.approx(0.1)
+    assert PARTS.costs.target_times == pytest.approx((1, 1.1, 1.2, 1.4, 1.5))
+    assert Parts(one_row=2.0, rows=[2.0], draft=0.0, operations=0.0).costs == Costs(c=0, target_times=(1,))
+
+
+def build_engine(policy: GammaPolicy, drafter: str = "small_transformer") -> Engine:
+    target = tiny_target()
+    return Engine(
+        target=target,
+        drafter=tiny_factory(drafter, target.vocabulary_size)(target=target),
+        verifier=SpeculativeSampling(),
+        gamma_policy=policy,
+        sampling=Sampling(temperature=0),
+    )
+
+
+def test_parts_are_those_of_a_whole_draft_where_a_policy_would_stop_it() -> None:
+    policy, nodes, asked = ConfidenceThreshold(max_gamma=4, threshold=1), [], []
+    keep, engine = policy.keep_drafting, build_engine(policy)
+    policy.keep_drafting = lambda confidence: asked.append(1) or keep(confidence)
+    honest = engine.drafter.propose
+
+    def propose(sequences, gamma, uniforms):
+        draft = honest(sequences, gamma, uniforms)
+        nodes.append(draft.num_nodes)
+        return draft
+
+    engine.drafter.propose = propose
+    time_parts(engine, [[5, 6, 7]], seeds=[0], repeats=2)
+    assert set(nodes) == {4} and len(asked) == 3 * len(nodes)  # what asking takes is part of drafting
+    nodes.clear()
+    engine.generate([[5, 6, 7]], stopping=Stopping(max_new_tokens=9), seeds=[0])
+    assert set(nodes) == {1}
+
+
+class Notes(BestExpectedSpeed):
+    """Notes the order of what is called on it."""
+
+    def __init__(self) -> None:
+        super().__init__(max_gamma=3, c=None, prior_accepted=1, prior_rejected=1, forgetting=0.9, probe_every=None)
+        self.calls: list[str] = []
+
+    def use_costs(self, costs: Costs) -> None:
+        self.calls.append("use_costs")
+        self.costs = costs
+        super().use_costs(costs)
+
+    def next_gamma(self) -> int:
+        self.calls.append("next_gamma")
+        return super().next_gamma()
+
+
+def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_path: Path) -> None:
+    policies = [Notes(), Notes()]
+    engines = [build_engine(policy, "prompt_lookup") for policy in policies]
+    names = ["one", "other"]
+    subjects = [
+        Subject(Point(folder=tmp_path, name=name, study="", settings={}, config={}), engine)
+        for name, engine in zip(names, engines, strict=True)
+    ]
+    prompts = [Prompt(name=str(i), category="", tokens=(5, 6, 5, 6, i)) for i in range(2)]
+    plan = Plan(
+        prompt_set=PromptSet(prompts=prompts, num_truncated=0, num_skipped=0, chat=False),
+        batch_size=1,
+        stopping=Stopping(max_new_tokens=12),
+        repeats=1,
+        seed=0,
+        hugging_face=False,
+    )
+    records = measure(subjects, engines[0].target, Sampling(temperature=0), plan)
+    for policy, record in zip(policies, records, strict=True):
+        assert policy.calls[0] == "use_costs" and policy.calls.count("use_costs") == 1
+        assert policy.calls.count("next_gamma") > 10
+        assert policy.costs.c == record["metrics"]["c"]
+        assert len(policy.costs.target_times) == 4 and policy.costs.target_times[0] == 1
+        assert record["metrics"]["tokens_equal_yardstick"]
+    assert policies[0].costs is not policies[1].costs
