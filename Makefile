@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare test test-slow lint zoo clean
+.PHONY: help venv compare prove test test-slow lint zoo clean
 
 help:  ## Say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -12,6 +12,9 @@ venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
 
 compare: $(INSTALLED)  ## Decode held-out text with every drafter; print the table, write records and pictures
 	$(BIN)/python -m experiments.compare
+
+prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and faults that must be seen
+	$(BIN)/python -m experiments.prove
 
 test: $(INSTALLED)  ## Run the tests that take minutes
 	$(BIN)/python -m pytest

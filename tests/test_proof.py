@@ -1,0 +1,105 @@
+"""The proof itself: every cell holds, every fault put in on purpose is seen, and a small bias would be."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from scipy.stats import chi2
+
+from experiments import prove
+from experiments.negative_controls import controls
+from experiments.prove import FALSE_ALARM, Caught, Cell, Prover, nodes
+from experiments.tiny_drafters import NAMES
+from framework.goodness_of_fit import chi_square, continuation_law
+from framework.sampling import Sampling
+from framework.tiny_models import tiny_target
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory) -> tuple[str, dict]:
+    """What the command prints and what it keeps."""
+    folder = tmp_path_factory.mktemp("proof")
+    command = [sys.executable, "-m", "experiments.prove", "samples=20000", f"hydra.run.dir={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads((folder / "proof.json").read_text())
+
+
+def test_every_cell_holds(output):
+    """Chi-square at a false-alarm rate of 1e-9 a cell, below 1e-6 for all of them; the seeds are fixed."""
+    cells = [Cell(**cell) for cell in output[1]["cells"]]
+    fixed = [cell for cell in cells if cell.gamma_policy == "fixed"]
+    assert {cell.drafter for cell in fixed} == set(NAMES)
+    assert {cell.verifier for cell in fixed} == set(nodes("verifier"))
+    assert {cell.gamma_policy for cell in cells} == set(nodes("gamma"))
+    assert len(cells) < 1e-6 / FALSE_ALARM
+    for cell in cells:
+        assert cell.holds, cell
+        assert cell.exact == (cell.verifier != "lenience") == (cell.p_value is not None), cell
+        if cell.exact:
+            assert cell.total_variation <= 1e-12 and cell.samples >= 2000, cell
+        else:
+            assert cell.total_variation > 1e-3, "a lossy rule that loses nothing"
+
+
+def test_the_command_prints_every_part(output):
+    printed, proof = output
+    for name in (*NAMES, *nodes("verifier"), *nodes("gamma")):
+        assert name in printed or name == "fixed"
+    assert "NOT SEEN" not in printed and "BROKEN" not in printed and " 0 do not hold" in printed
+    assert len(proof["controls"]) == len(list(controls())) and all(c["with_fault"] > 0 for c in proof["controls"])
+
+
+@pytest.mark.parametrize("control", list(controls()), ids=lambda control: control.fault)
+def test_a_fault_put_in_on_purpose_is_seen(control):
+    assert Caught.of(control).holds
+
+
+@pytest.mark.slow
+def test_every_cell_holds_under_samples_that_see_a_hundredth():
+    """False-alarm rate 1e-9 a cell; a total variation of 0.01 is seen, as the test below shows."""
+    prover = Prover(samples=600_000, vocabulary=3, gamma=2)
+    assert [cell for cell in prover.matrix() if not cell.holds] == []
+
+
+@pytest.mark.parametrize("spread", ["one continuation", "half of them"])
+def test_600_000_samples_see_a_total_variation_of_a_hundredth(spread):
+    """Drawn from a law that is 0.01 off, the sample is rejected at the same false-alarm rate, in 20 of 20 draws."""
+    law = continuation_law(tiny_target(vocabulary=3), prove.PROMPT, 4, Sampling())
+    off = law.probs.clone()
+    likely = off.argsort(descending=True)
+    if spread == "one continuation":
+        off[likely[0]] -= 0.01
+        off[likely[1]] += 0.01
+    else:  # the mass is moved in proportion, where it is hardest to see
+        more, less = likely[::2], likely[1::2]
+        off[more] *= 1 + 0.01 / off[more].sum()
+        off[less] *= 1 - 0.01 / off[less].sum()
+    assert (off - law.probs).abs().sum() / 2 == pytest.approx(0.01)
+    dice = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        drawn = torch.multinomial(off, 600_000, replacement=True, generator=dice)
+        counts = torch.bincount(drawn, minlength=len(off))
+        assert chi_square(counts, law.probs * 600_000).p_value < FALSE_ALARM
+
+
+def test_the_chi_square_test_is_scipys():
+    dice = torch.Generator().manual_seed(0)
+    expected = torch.rand(30, generator=dice, dtype=torch.float64) * 50 + 5
+    for scale in (0.0, 1.0, 3.0):
+        shift = torch.randn(30, generator=dice, dtype=torch.float64) * expected.sqrt() * scale
+        counts = expected + shift - shift.mean()
+        statistic = ((counts - expected) ** 2 / expected).sum().item()
+        assert chi_square(counts, expected).p_value == pytest.approx(chi2.sf(statistic, 29), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"), [("samples=10", "samples is 10; allowed"), ("max_gamma=0", "max_gamma is 0; allowed")]
+)
+def test_wrong_numbers_are_named(override, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["prove", override, f"hydra.run.dir={tmp_path}"])
+    with pytest.raises(SystemExit):
+        prove.main()
+    assert message in capfd.readouterr().err
