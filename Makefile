@@ -16,7 +16,7 @@ compare: $(INSTALLED)  ## Decode held-out text with every drafter; print the tab
 prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and faults that must be seen
 	$(BIN)/python -m experiments.prove
 
-test: $(INSTALLED)  ## Run the tests that take minutes
+test: $(INSTALLED)  ## Run the tests; some minutes
 	$(BIN)/python -m pytest
 
 test-slow: $(INSTALLED)  ## Run the long statistics, sweeps and trainings
