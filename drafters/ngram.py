@@ -18,6 +18,7 @@ from framework.sequences import Sequences
 from framework.target import Target
 
 SMOOTHINGS = ("longest_context", "laplace", "witten_bell")
+LARGEST_ORDER = 100  # every shorter context is counted, too
 
 
 class NGram:
@@ -51,8 +52,8 @@ class NGram:
         Raises:
             ValueError: a setting outside its range, or nothing to count; the message names the yaml key.
         """
-        if not isinstance(order, int) or isinstance(order, bool) or order < 1:
-            raise ValueError(f"drafter.order is {order!r}; allowed: a whole number >= 1")
+        if not isinstance(order, int) or isinstance(order, bool) or not 1 <= order <= LARGEST_ORDER:
+            raise ValueError(f"drafter.order is {order!r}; allowed: a whole number from 1 to {LARGEST_ORDER}")
         if smoothing not in SMOOTHINGS:
             raise ValueError(f"drafter.smoothing is {smoothing!r}; allowed: {', '.join(SMOOTHINGS)}")
         if corpus is None and not learn_from_context:

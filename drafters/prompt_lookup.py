@@ -95,8 +95,7 @@ class _IndexedText:
     def append(self, token: int) -> None:
         """Take in one token. Only now do the n-grams before it have a continuation: a suffix never finds itself."""
         end = len(self.tokens)
-        for size in self._sizes:
-            # A text shorter than `size` enters whole, and is never found: no later suffix of that size equals it.
+        for size in self._fitting():
             ngram = tuple(self.tokens[-size:])
             if not (self._keep_first and ngram in self._after):
                 self._after[ngram] = end
@@ -104,8 +103,12 @@ class _IndexedText:
 
     def continuation(self, length: int) -> list[int]:
         """At most `length` tokens that followed the longest suffix known from before."""
-        for size in self._sizes:
+        for size in self._fitting():
             place = self._after.get(tuple(self.tokens[-size:]))
             if place is not None:
                 return self.tokens[place : place + length]
         return []
+
+    def _fitting(self) -> range:
+        """The sizes that the text is long enough for."""
+        return range(min(self._sizes.start, len(self.tokens)), self._sizes.stop, -1)

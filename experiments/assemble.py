@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.entry_point import status
+from experiments.knobs import check_kind, check_knobs
 from experiments.measurement import Plan, Subject
 from framework.drafter import Drafter
 from framework.engine import Engine
@@ -34,6 +35,7 @@ def register_resolvers() -> None:
 
 def build(node: DictConfig) -> Any:
     """Build the object a config node describes; lists and dicts in it arrive as plain Python."""
+    check_knobs(node)
     return hydra.utils.instantiate(node, _convert_="all")
 
 
@@ -69,8 +71,11 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
         ValueError, OSError: the message names the yaml key.
     """
     _check_numbers(cfg)
+    for key, kind in {"device": str, "stop_at_eos": bool, "hugging_face": bool}.items():
+        check_kind(key, cfg[key], [kind])
+    check_knobs(cfg.target)
     device_named(cfg.device)
-    if not OmegaConf.is_list(cfg.stop_strings):
+    if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
     build(cfg.prompts.source)
@@ -88,9 +93,10 @@ def _check_numbers(cfg: DictConfig) -> None:
     or_null = {"threads": 1, "prompts.count": 1, "prompts.first_tokens": 1, "target.context": 1}
     for key, least in (numbers | or_null).items():
         value = OmegaConf.select(cfg, key)
-        is_number = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        most = 4096 if key == "threads" else 2**62  # what fits into the machine's integers
+        is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
         if not is_number and not (value is None and key in or_null):
-            allowed = f"a whole number >= {least}" + (", or null" if key in or_null else "")
+            allowed = f"a whole number from {least} to {most}" + (", or null" if key in or_null else "")
             raise ValueError(f"{key} is {value!r}; allowed: {allowed}")
 
 

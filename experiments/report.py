@@ -132,7 +132,7 @@ def _baselines(group: Group) -> list[tuple[str, dict[Column, str]]]:
     for label, key in (("yardstick", "yardstick_ms_per_token"), ("HF generate", "hf_generate_ms_per_token")):
         milliseconds = _median(group, key)
         if milliseconds is not None:
-            speed = _number(yardstick / milliseconds if yardstick else None, 2)
+            speed = _number(yardstick / milliseconds if yardstick and milliseconds else None, 2)
             rows.append((label, {MEASURED: speed, MS_PER_TOKEN: _number(milliseconds, 2)}))
     return rows
 
@@ -209,7 +209,7 @@ def _table(records: Sequence[Record], columns: Sequence[Column]) -> Table:
     for group in group_records(records):
         table.add_row(Text(group.title, style="bold"))
         for name, record in zip(_row_names(group), group.records, strict=True):
-            table.add_row(name, *(_styled(column, record) for column in columns))
+            table.add_row(Text(name), *(_styled(column, record) for column in columns))  # brackets are no styles
         for name, cells in _baselines(group):
             table.add_row(name, *(cells.get(column, "") for column in columns), style="dim")
         table.add_section()
@@ -250,6 +250,10 @@ def markdown_table(records: Sequence[Record]) -> str:
             rows.append([name, *(column.cell(record) for column in columns)])
         for name, cells in _baselines(group):
             rows.append([name, *(cells.get(column, "") for column in columns)])
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-        parts.append("\n".join([f"**{group.title}**", "", *lines]))
-    return "\n\n".join([*parts, *table_notes(records)]) + "\n"
+        lines = ["| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+        parts.append("\n".join([f"**{_one_line(group.title)}**", "", *lines]))
+    return "\n\n".join([*parts, *map(_one_line, table_notes(records))]) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

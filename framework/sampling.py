@@ -61,7 +61,7 @@ class Sampling:
             one_hot = torch.zeros_like(logits).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
             # An argmax hides NaN, and finds a token where all are forbidden; a law built on it must not.
             return one_hot + torch.where(logits.amax(-1, keepdim=True).isfinite(), 0.0, torch.nan)
-        logits = logits / self.temperature
+        logits = logits / float(self.temperature)
         if 0 < self.top_k < logits.shape[-1]:
             kth = logits.topk(int(self.top_k), dim=-1).values[..., -1:]
             logits = logits.masked_fill(logits < kth, -torch.inf)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TextIO
 PROMPTS_FILE = "prompts.jsonl"
 RECORD_FILE = "record.json"
 ERROR_FILE = "error.json"
+NO_UTF8 = "backslashreplace"  # bytes of a path that are no UTF-8 become JSON's own escapes
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class JsonlTracker:
         path = point.folder / point.name / PROMPTS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._prompts = path.open("x", encoding="utf-8")
+            self._prompts = path.open("x", encoding="utf-8", errors=NO_UTF8)
         except FileExistsError:
             raise FileExistsError(
                 f"{path.parent} already holds a measured point, which is never overwritten; "
@@ -136,7 +137,7 @@ class JsonlTracker:
         assert self._point is not None, "finish comes after start"
         path = self._point.folder / self._point.name / file
         unfinished = path.with_name(f"{file}.tmp")
-        with open(unfinished, "w", encoding="utf-8") as stream:
+        with open(unfinished, "w", encoding="utf-8", errors=NO_UTF8) as stream:
             stream.write(_to_json(content, indent=1) + "\n")
             stream.flush()
             os.fsync(stream.fileno())

@@ -1,6 +1,7 @@
 """Lenience: lossy, but by a stated factor. All by enumeration, so without sampling error."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -100,6 +101,21 @@ def test_a_loss_is_followed_by_what_p_has_beyond_l_q() -> None:
     replacement = Lenience(lenience=lenience).replacement(target, draft, torch.tensor([0]))
     assert torch.allclose(replacement, torch.tensor([[0.0, 0.4, 0.35]]) / 0.75)
     assert torch.allclose(Lenience(lenience=lenience).replacement(target, draft, torch.tensor([1])), p)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lenience", [1e-50, 5e-324])
+def test_an_l_that_rounds_to_zero_keeps_whatever_p_allows(lenience: float, form: str) -> None:
+    """Found by fuzzing: l q underflowed, and a drawn token seemed to be one that q cannot draw."""
+    p, _, draft, _ = toy("zeros", form, 4, 1, seed=0)
+    if draft.probs is not None:
+        draft = replace(draft, probs=draft.probs.float())  # as in the loop
+    target = TargetRows(
+        torch.stack([p[0].log().float(), p[0].log().float()], 1).expand(len(draft.tokens), -1, -1), draft, PLAIN
+    )
+    expected = (target.prob_of(draft.tokens)[:, 0] > 0).float()
+    stop_law = Lenience(lenience=lenience).stop_law(target, draft)
+    assert torch.equal(stop_law, torch.stack([1 - expected, expected], 1))
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, GREEDY, Sampling(temperature=1.5, top_k=3)], ids=str)

@@ -90,6 +90,13 @@ def test_a_suffix_does_not_find_itself(prompt: list[int]) -> None:
     assert propose(drafter, start(drafter, prompt), gamma=3) == [[]]
 
 
+def test_an_ngram_may_be_longer_than_any_text() -> None:
+    """Found by fuzzing: every size up to max_ngram was looked up, which went on without end."""
+    drafter = build(max_ngram=10**20)
+    sequences = start(drafter, [1, 2, 3, 1, 2])
+    assert propose(drafter, sequences, 3) == [[3, 1, 2]]
+
+
 def test_drafts_repeat_and_skipped_rounds_are_caught_up() -> None:
     drafter = build()
     sequences = start(drafter, [1, 2, 3, 4], [4])

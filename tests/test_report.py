@@ -189,6 +189,23 @@ def test_a_wide_table_has_what_a_narrow_one_gives_up() -> None:
     assert "0.104" not in narrow
 
 
+def test_brackets_in_a_name_are_shown() -> None:
+    """Found by fuzzing: rich took them for styles and left them out, or raised."""
+    records = [make_record(name, 0, 1.2) for name in ("[/]", "a[red]")]
+    for name in ("[/]", "a[red]"):
+        assert name in rendered(records)
+
+
+def test_a_line_break_in_a_name_breaks_no_row() -> None:
+    (row, *_) = cells(markdown_table([make_record("one\ntwo", 0, 1.2)]))
+    assert row["drafter"] == "one two"
+
+
+def test_a_time_of_zero_has_no_speed() -> None:
+    (*_, hugging_face) = cells(markdown_table([make_record("ngram", 0, 1.2, hf_generate_ms_per_token=0.0)]))
+    assert hugging_face["measured speedup"] == "–"
+
+
 def test_what_is_missing_is_a_dash() -> None:
     record = make_record("ngram", 1, None)
     record["metrics"] = {key: None for key in record["metrics"]}

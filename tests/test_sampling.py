@@ -256,3 +256,9 @@ def test_a_draw_from_nan_stays_in_range() -> None:
     """The loops raise on such laws, but only after the draw: it must not become an index error first."""
     index = draw(torch.full((3, 5), NAN), torch.tensor([0.0, 0.5, ALMOST_ONE], dtype=torch.float64))
     assert ((index >= 0) & (index < 5)).all()
+
+
+def test_a_temperature_beyond_the_machine_integers_is_a_flat_law() -> None:
+    """Found by fuzzing: torch takes no such int as a divisor."""
+    law = Sampling(temperature=10**20).probs(torch.tensor([1.0, 2.0]))
+    assert torch.equal(law, torch.tensor([0.5, 0.5]))

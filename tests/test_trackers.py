@@ -89,6 +89,18 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     }
 
 
+def test_a_path_that_is_no_utf8_can_be_recorded(tmp_path: Path) -> None:
+    """Found by fuzzing: Python gives such bytes as lone surrogates, and the record was lost when it was written."""
+    path = b"caf\xe9".decode("utf-8", "surrogateescape")
+    tracker = JsonlTracker()
+    tracker.start(make_point(tmp_path))
+    tracker.log_prompt({"name": path})
+    tracker.finish({"command": path})
+    folder = tmp_path / make_point(tmp_path).name
+    assert json.loads((folder / "prompts.jsonl").read_text()) == {"name": path}
+    assert json.loads((folder / "record.json").read_text()) == {"command": path}
+
+
 def test_a_failed_point_leaves_its_rows_and_its_error(tmp_path: Path) -> None:
     point = make_point(tmp_path)
     tracker = JsonlTracker()

@@ -77,7 +77,11 @@ class Lenience:
     def _scaled(self, target: TargetRows, draft: Draft) -> Draft:
         """The draft with l q in place of q, which is no law, but all that the rule asks for."""
         if draft.probs is not None:
-            return replace(draft, probs=self.lenience * draft.probs)
+            return replace(draft, probs=self._times_lenience(draft.probs))
         ids = draft.tokens.unsqueeze(2)
-        masses = target.all_probs.new_full(ids.shape, self.lenience)
+        masses = self._times_lenience(torch.ones_like(ids, dtype=target.all_probs.dtype))
         return replace(draft, law=Law.IID, probs=masses, support=ids)
+
+    def _times_lenience(self, q: Tensor) -> Tensor:
+        """l q, and above zero wherever q is: a product that underflows would say that the token cannot be drawn."""
+        return torch.where(q > 0, (self.lenience * q).clamp(min=torch.finfo(q.dtype).tiny), q)
