@@ -42,10 +42,13 @@ class WandbTracker:
             sync_seconds: online, how long sending a point may take.
 
         Raises:
-            ValueError: an unknown mode.
+            ValueError: an unknown mode, or a time that is none.
         """
         if mode not in get_args(Mode):
             raise ValueError(f"tracker.mode is {mode!r}; allowed: {', '.join(get_args(Mode))}")
+        for key, seconds in (("probe_seconds", probe_seconds), ("sync_seconds", sync_seconds)):
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1000:
+                raise ValueError(f"tracker.{key} is {seconds!r}; allowed: a number of seconds above 0 and below 1000")
         self._project = project
         self._entity = entity
         self._mode = mode

@@ -153,6 +153,7 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
         (["drafter=ngram", "drafter.smoothing=butter"], "drafter.smoothing"),
         (["drafter=ngram", "drafter.corpus.folder=nowhere"], "nowhere"),
         (["tracker.mode=sometimes"], "tracker.mode"),
+        (["tracker.sync_seconds='../..'"], "tracker.sync_seconds is '../..'"),
         (["device=0.5"], "device is 0.5"),
         (["threads=99999999999999999999"], "threads is"),
         (["stop_at_eos=flase"], "stop_at_eos is 'flase'"),
