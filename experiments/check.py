@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from experiments.assemble import build, build_target, register_resolvers
 from experiments.entry_point import one_line_errors, status
+from experiments.knobs import check_whole
 from framework.conformance import check_drafter, check_verifier
 
 register_resolvers()
@@ -14,13 +15,11 @@ register_resolvers()
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="check")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors():
+    with one_line_errors(interrupted="nothing was written"):
         if not cfg.get("drafter") and not cfg.get("verifier"):
             raise ValueError("there is nothing to check; choose drafter=NAME or verifier=NAME, as in conf/")
-        if not isinstance(cfg.max_gamma, int) or cfg.max_gamma < 2:
-            raise ValueError(f"max_gamma is {cfg.max_gamma!r}; allowed: a whole number >= 2 (drafts need a middle)")
-        if not isinstance(cfg.samples, int) or cfg.samples < 1000:
-            raise ValueError(f"samples is {cfg.samples!r}; allowed: a whole number >= 1000, or nothing would be seen")
+        check_whole("max_gamma", cfg.max_gamma, least=2, most=100)  # drafts need a middle
+        check_whole("samples", cfg.samples, least=1000, most=10**8)  # with fewer nothing would be seen
         reports = []
         if cfg.get("drafter"):
             factory = build(cfg.drafter)

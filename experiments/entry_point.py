@@ -15,15 +15,19 @@ def status(doing: str) -> Status:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn errors that explain themselves into one line and exit code 1; anything else is a bug and keeps its trace."""
+def one_line_errors(*, interrupted: str = "every prompt that was finished is in prompts.jsonl") -> Iterator[None]:
+    """Turn errors that explain themselves into one line and exit code 1; anything else is a bug and keeps its trace.
+
+    Args:
+        interrupted: what to say about an interruption: where everything is.
+    """
     try:
         yield
     except InstantiationException as error:
         # A constructor's own message says what was given, what is allowed and which key to change.
         raise CompactHydraException(f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}") from None
     except KeyboardInterrupt:
-        raise CompactHydraException("interrupted; every prompt that was finished is in prompts.jsonl") from None
+        raise CompactHydraException(f"interrupted; {interrupted}") from None
     except (ValueError, OSError, FloatingPointError, ImportError, OmegaConfBaseException) as error:
         first_line = str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
         raise CompactHydraException(f"{type(error).__name__}: {first_line}") from None

@@ -41,6 +41,15 @@ def check_kind(key: str, value: object, kinds: Iterable[Any]) -> None:
         raise ValueError(f"{key} is {value!r}; allowed: {', or '.join(map(str, words))}")
 
 
+def check_whole(key: str, value: object, *, least: int, most: int) -> None:
+    """
+    Raises:
+        ValueError: the value is no whole number in that range.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{key} is {value!r}; allowed: a whole number from {least} to {most}")
+
+
 def _alternatives(hint: Any) -> Iterable[Any]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
 

@@ -1,4 +1,4 @@
-"""Faults that published loops really had, put in on purpose: a proof that would not see them proves nothing.
+"""Known faults of loops and rules, put in on purpose: a proof that would not see them proves nothing.
 
 Every control is measured twice by the same means, without the fault and with it.
 """

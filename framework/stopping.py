@@ -79,8 +79,9 @@ class Finisher:
         drawn = torch.cat([tokens, counts.unsqueeze(1), healthy.unsqueeze(1)], 1).tolist()
         running = [row for row, reason in enumerate(self.finish_reasons) if not reason]
         if sick := [row for row in running if not drawn[row][-1]]:
+            named = f"{sick[:8]} and {len(sick) - 8} more" if len(sick) > 8 else f"{sick}"
             raise FloatingPointError(
-                f"rows {sick}: the law of the next token is not finite. Either the target's logits hold NaN (try "
+                f"rows {named}: the law of the next token is not finite. Either the target's logits hold NaN (try "
                 "target.dtype=float32), or the drafter proposed a token to which its own probs give zero"
             )
         kept = [0] * len(drawn)

@@ -76,6 +76,18 @@ class Flattering(Bigram):
         return replace(draft, probs=sharper / sharper.sum(2, keepdim=True))
 
 
+class TemperedLate(Bigram):
+    """Honest after little text; after more of it draws from a flatter law than it reports."""
+
+    def propose(self, sequences, gamma, uniforms):
+        self.is_late = sequences.lengths > 30
+        return super().propose(sequences, gamma, uniforms)
+
+    def choose(self, probs, uniforms, i):
+        flat = probs.sqrt() / probs.sqrt().sum(1, keepdim=True)
+        return draw(torch.where(self.is_late.unsqueeze(1), flat, probs), uniforms[:, i])
+
+
 class DropsWeak(Bigram):
     def propose(self, sequences, gamma, uniforms):
         draft = super().propose(sequences, gamma, uniforms)
@@ -221,6 +233,7 @@ BROKEN = [
     (Greedy, "tokens are drawn from the probs", "a greedy, filtered or re-ranked"),
     (OneUniform, "tokens are drawn from the probs", "a uniform of its own"),
     (BestOfTwo, "tokens are drawn from the probs", "re-ranked"),
+    (TemperedLate, "tokens are drawn from", "where its probs say"),
     (Flattering, "tokens are drawn from the probs", "the very law"),
     (DropsWeak, "depends on its ancestors only", "looks weak biases the output; keep it and stop after it"),
     (OwnRandomness, "the same sequences", "come from the uniforms"),

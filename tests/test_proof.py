@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from scipy.stats import chi2
 
 from experiments import prove
 from experiments.negative_controls import controls
@@ -35,11 +34,13 @@ def test_every_cell_holds(output):
     assert {cell.verifier for cell in fixed} == set(nodes("verifier"))
     assert {cell.gamma_policy for cell in cells} == set(nodes("gamma"))
     assert len(cells) < 1e-6 / FALSE_ALARM
+    moved = [cell for cell in cells if cell.gamma_policy != "fixed" and cell.sampling == "T=1"]
+    assert all(cell.stopped or len(cell.gammas) > 1 for cell in moved), "a policy that did nothing shows nothing"
     for cell in cells:
         assert cell.holds, cell
         assert cell.exact == (cell.verifier != "lenience") == (cell.p_value is not None), cell
         if cell.exact:
-            assert cell.total_variation <= 1e-12 and cell.samples >= 2000, cell
+            assert cell.total_variation <= 1e-12 and cell.samples >= (1000 if cell.sampling == "T=0" else 20_000), cell
         else:
             assert cell.total_variation > 1e-3, "a lossy rule that loses nothing"
 
@@ -48,7 +49,7 @@ def test_the_command_prints_every_part(output):
     printed, proof = output
     for name in (*NAMES, *nodes("verifier"), *nodes("gamma")):
         assert name in printed or name == "fixed"
-    assert "NOT SEEN" not in printed and "BROKEN" not in printed and " 0 do not hold" in printed
+    assert "NOT SEEN" not in printed and "BROKEN" not in printed and ", 0 of which do not hold" in printed
     assert len(proof["controls"]) == len(list(controls())) and all(c["with_fault"] > 0 for c in proof["controls"])
 
 
@@ -85,18 +86,15 @@ def test_600_000_samples_see_a_total_variation_of_a_hundredth(spread):
         assert chi_square(counts, law.probs * 600_000).p_value < FALSE_ALARM
 
 
-def test_the_chi_square_test_is_scipys():
-    dice = torch.Generator().manual_seed(0)
-    expected = torch.rand(30, generator=dice, dtype=torch.float64) * 50 + 5
-    for scale in (0.0, 1.0, 3.0):
-        shift = torch.randn(30, generator=dice, dtype=torch.float64) * expected.sqrt() * scale
-        counts = expected + shift - shift.mean()
-        statistic = ((counts - expected) ** 2 / expected).sum().item()
-        assert chi_square(counts, expected).p_value == pytest.approx(chi2.sf(statistic, 29), rel=1e-9)
-
-
 @pytest.mark.parametrize(
-    ("override", "message"), [("samples=10", "samples is 10; allowed"), ("max_gamma=0", "max_gamma is 0; allowed")]
+    ("override", "message"),
+    [
+        ("samples=10", "samples is 10; allowed"),
+        ("max_gamma=0", "max_gamma is 0; allowed"),
+        ("max_gamma=true", "max_gamma is True; allowed"),
+        ("max_gamma=7", "vocabulary to the power of max_gamma + 4 at most"),
+        ("vocabulary=2", "vocabulary is 2; allowed"),
+    ],
 )
 def test_wrong_numbers_are_named(override, message, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["prove", override, f"hydra.run.dir={tmp_path}"])

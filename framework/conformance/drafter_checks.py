@@ -19,7 +19,7 @@ from framework.conformance.rig import PATTERNS
 from framework.draft import Draft, Law, Shape
 from framework.drafter import Drafter
 from framework.equality import differences, within_float32
-from framework.goodness_of_fit import continuation_law
+from framework.goodness_of_fit import continuation_law, smallest_seen
 from framework.pretrained import fingerprint
 from framework.sampling import Sampling
 from framework.stopping import Stopping
@@ -30,7 +30,7 @@ from framework.verifiers.verifier import Verifier
 
 DRAWING, FEW_TOKENS, GREEDY = Sampling(), Sampling(top_k=3), Sampling(temperature=0)
 NEW_TOKENS = 12
-LAW_TOKENS = 5  # prefill's, then a whole round
+MOST_LAW_GAMMA = 5  # deeper drafts have more continuations than can be counted
 ENTRIES_PER_BATCH = 1_000_000  # of one law; more rows at once are slower, for want of memory near the cores
 LAW_CELLS = 1000  # above so many continuations a law is cut down by top-k
 
@@ -50,7 +50,7 @@ def check_drafter(
         target: what to draft for; None takes a tiny random model with a vocabulary of 5.
         verifier: an exact rule for the drafter's shape; None takes speculative sampling.
         gamma: deepest draft asked for, >= 2.
-        samples: sequences drawn to compare laws; 20,000 show a total variation of about 0.05.
+        samples: sequences drawn to compare laws; what they can show is said beside each check.
 
     Returns:
         the report; `report.require()` raises if a rule is broken.
@@ -164,14 +164,19 @@ class _DrafterChecks:
 
     @cached_property
     def many_drafts(self) -> list[Draft]:
-        """Many drafts after the same tokens, at several settings."""
-        num_rows = max(LEAST_ROWS, self.samples // 5)
-        return [self.ground.drafts_of_one(self.drafter, num_rows, sampling) for sampling in (DRAWING, FEW_TOKENS)]
+        """Many drafts after the same tokens, after little and after much text, at several settings."""
+        num_rows = max(LEAST_ROWS, self.samples // 3)
+        prompts = [self.ground.prompts[0], max(self.ground.prompts, key=len)]
+        settings = ((prompts[0], DRAWING), (prompts[1], DRAWING), (prompts[0], FEW_TOKENS))
+        return [self.ground.drafts_of_one(self.drafter, prompt, num_rows, sampling) for prompt, sampling in settings]
 
     def tokens_follow_probs(self) -> str:
-        width = self.target.vocabulary_size
+        width, num_rows = self.target.vocabulary_size, len(self.many_drafts[0].tokens)
         num_groups = sum(require_drawn_from_probs(draft, width, self.tolerance) for draft in self.many_drafts)
-        return f"{num_groups} chi-square tests, false alarm below {num_groups * FALSE_ALARM:.0e}"
+        return (
+            f"{num_groups} chi-square tests, false alarm below {num_groups * FALSE_ALARM:.0e}; {num_rows} drafts show "
+            f"a total variation of about {smallest_seen(num_rows):.2f}"
+        )
 
     def valid_by_ancestors(self) -> None:
         for draft in self.many_drafts:
@@ -252,17 +257,20 @@ class _DrafterChecks:
                 )
 
     def output_law(self) -> str:
-        small = self.target.vocabulary_size**LAW_TOKENS <= LAW_CELLS
+        gamma = min(self.ground.gamma, MOST_LAW_GAMMA)
+        num_tokens = gamma + 2  # prefill's, then a whole round
+        small = self.target.vocabulary_size**num_tokens <= LAW_CELLS
         sampling, prompt = DRAWING if small else FEW_TOKENS, self.ground.prompts[0]
-        law = continuation_law(self.target, prompt, LAW_TOKENS, sampling)
-        engine, stopping = self.ground.engine(self.drafter, sampling), Stopping(max_new_tokens=LAW_TOKENS)
+        law = continuation_law(self.target, prompt, num_tokens, sampling)
+        engine = self.ground.engine(self.drafter, sampling, gamma=gamma)
         tokens: list[list[int]] = []
         for seeds in torch.arange(self.samples).split(max(1, ENTRIES_PER_BATCH // self.target.vocabulary_size)):
+            stopping = Stopping(max_new_tokens=num_tokens)
             tokens += engine.generate([prompt] * len(seeds), stopping=stopping, seeds=seeds.tolist()).tokens
         fit = law.fit(tokens)
         require(
             fit.p_value > FALSE_ALARM,
-            f"{self.samples} continuations of {LAW_TOKENS} tokens are a total variation of {fit.total_variation:.3f} "
+            f"{self.samples} continuations of {num_tokens} tokens are a total variation of {fit.total_variation:.3f} "
             f"from the target's law (chance {fit.p_value:.0e}). Either probs is not the law the tokens were drawn "
             "from, or a node was left out because of its own token",
         )

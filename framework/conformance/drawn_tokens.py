@@ -10,7 +10,7 @@ from torch import Tensor
 
 from framework.conformance.report import require
 from framework.draft import Draft, Law
-from framework.goodness_of_fit import chi_square
+from framework.goodness_of_fit import LEAST_EXPECTED, chi_square
 
 LEAST_ROWS = 50  # drafts that share their earlier tokens, to be tested as a group
 FALSE_ALARM = 1e-9  # of one chi-square test; seeds are fixed, so a check says the same every time
@@ -52,10 +52,12 @@ def _require_follows(draft: Draft, node: int, width: int, tolerance: float) -> N
         law = law / law.sum()
     counts = torch.bincount(draft.tokens[:, node].cpu(), minlength=width)
     fit = chi_square(counts, law * num_rows)
-    came, said = (counts / num_rows)[fit.worst], law[fit.worst]
+    index = (law * num_rows < LEAST_EXPECTED).nonzero().flatten() if fit.worst is None else torch.tensor([fit.worst])
+    came, said = counts[index].sum().item() / num_rows, law[index].sum().item()
+    which = "a token that is rare" if fit.worst is None else f"token {fit.worst}"
     require(
         fit.p_value > FALSE_ALARM,
-        f"node {node}: token {fit.worst} came in {came:.1%} of {num_rows} drafts where its probs say {said:.1%} "
+        f"node {node}: {which} came in {came:.1%} of {num_rows} drafts where its probs say {said:.1%} "
         f"(chance {fit.p_value:.0e}). probs must be the very law the token was drawn from: a greedy, filtered or "
         "re-ranked token is no draw from it, and every node needs a uniform of its own",
     )
@@ -69,8 +71,8 @@ def require_valid_by_ancestors(draft: Draft) -> None:
             require(
                 offered in (0.0, 1.0),
                 f"node {node} is offered in {offered:.0%} of {len(rows)} drafts whose ancestors are the same: that "
-                "depends on the node's own token. Dropping a drawn token because it looks weak biases the output; keep "
-                "it and stop after it",
+                "depends on something else, such as the node's own token. Dropping a drawn token because it looks weak "
+                "biases the output; keep it and stop after it",
             )
 
 

@@ -14,6 +14,7 @@ from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.verifiers.verifier import Verifier
 
+LONG = 60  # tokens of the longest prompt
 ROUNDS = 4  # played with every acceptance pattern
 
 
@@ -29,16 +30,18 @@ class ProvingGround:
     def __init__(self, *, target: Target, verifier: Verifier, gamma: int):
         self.target = target
         self.gamma = gamma
-        self.prompts = _ragged_prompts(target.vocabulary_size)
+        self.prompts = _ragged_prompts(target.vocabulary_size, longest=min(LONG, target.model.context // 3))
         self._verifier = verifier
 
-    def engine(self, drafter: Drafter, sampling: Sampling, verifier: Verifier | None = None) -> Engine:
-        """The real loop; with the exact rule unless another one is given."""
+    def engine(
+        self, drafter: Drafter, sampling: Sampling, verifier: Verifier | None = None, *, gamma: int | None = None
+    ) -> Engine:
+        """The real loop; with the exact rule and the ground's gamma unless others are given."""
         return Engine(
             target=self.target,
             drafter=drafter,
             verifier=verifier or self._verifier,
-            gamma_policy=Fixed(gamma=self.gamma),
+            gamma_policy=Fixed(gamma=gamma or self.gamma),
             sampling=sampling,
         )
 
@@ -57,10 +60,10 @@ class ProvingGround:
         decoding = self._begun(drafter, prompts, sampling, Dictated(first=pending), rows)
         return _propose(drafter, decoding, gamma)
 
-    def drafts_of_one(self, drafter: Drafter, num_rows: int, sampling: Sampling) -> Draft:
+    def drafts_of_one(self, drafter: Drafter, prompt: list[int], num_rows: int, sampling: Sampling) -> Draft:
         """Many drafts after the same committed tokens, each with uniforms of its own."""
         rows = list(range(num_rows))
-        decoding = self._begun(drafter, [self.prompts[0]] * num_rows, sampling, Dictated(first=[1] * num_rows), rows)
+        decoding = self._begun(drafter, [prompt] * num_rows, sampling, Dictated(first=[1] * num_rows), rows)
         return _propose(drafter, decoding, self.gamma)
 
     def play(
@@ -104,8 +107,8 @@ def _propose(drafter: Drafter, decoding: Decoding, gamma: int) -> Draft:
     return drafter.propose(decoding.sequences, gamma, uniforms)
 
 
-def _ragged_prompts(width: int) -> list[list[int]]:
+def _ragged_prompts(width: int, *, longest: int) -> list[list[int]]:
     random = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(0, width, (size,), generator=random).tolist() for size in (6, 1, 2, 9, 4)]
+    prompts = [torch.randint(0, width, (size,), generator=random).tolist() for size in (6, 1, 2, longest, 4)]
     first, second = 1 % width, 2 % width
     return [*prompts, [first, second] * 4, [second] * 7, [first, second, second] * 3 + [first]]

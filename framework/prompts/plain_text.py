@@ -21,11 +21,13 @@ class PlainText:
                 over, and the line ends of lines and paragraphs are no part of them.
 
         Raises:
-            ValueError: an unknown split, or a glob that is no pattern.
+            ValueError: no path, an unknown split, or a glob that is no pattern.
             FileNotFoundError: no such file or folder, or no file in it that fits the glob.
         """
         if split_on not in SPLITS:
             raise ValueError(f"{key('split_on')} is {split_on!r}; allowed: {', '.join(SPLITS)}")
+        if not path:
+            raise ValueError(f"{key('path')} is {path!r}; allowed: a file or a folder")
         self.path = Path(path).expanduser().absolute()
         self.split_on = split_on
         if not self.path.exists():
