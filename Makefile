@@ -1,6 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# A process per core, and one thread in each: the models of the tests are too small for more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help venv compare prove test test-slow lint zoo clean
@@ -17,10 +19,10 @@ prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and f
 	$(BIN)/python -m experiments.prove
 
 test: $(INSTALLED)  ## Run the tests; some minutes
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: $(INSTALLED)  ## Run the long statistics, sweeps and trainings
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(INSTALLED)  ## Check style, formatting and types
 	$(BIN)/ruff check
