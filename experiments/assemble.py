@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.entry_point import status
-from experiments.knobs import check_kind, check_knobs
+from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
 from framework.drafter import Drafter
 from framework.engine import Engine
@@ -92,12 +92,8 @@ def _check_numbers(cfg: DictConfig) -> None:
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     or_null = {"threads": 1, "prompts.count": 1, "prompts.first_tokens": 1, "target.context": 1}
     for key, least in (numbers | or_null).items():
-        value = OmegaConf.select(cfg, key)
         most = 4096 if key == "threads" else 2**62  # what fits into the machine's integers
-        is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        if not is_number and not (value is None and key in or_null):
-            allowed = f"a whole number from {least} to {most}" + (", or null" if key in or_null else "")
-            raise ValueError(f"{key} is {value!r}; allowed: {allowed}")
+        check_whole(key, OmegaConf.select(cfg, key), least=least, most=most, or_null=key in or_null)
 
 
 def build_target(cfg: DictConfig) -> Target:
