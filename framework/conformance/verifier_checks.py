@@ -158,7 +158,7 @@ class _VerifierChecks:
     def only_reads(self) -> None:
         for target, draft, _ in self._examples():
             before = [tensor.clone() for tensor in _tensors(target, draft)]
-            stop = draft.num_valid if draft.num_nodes else torch.zeros(len(draft.tokens), dtype=torch.int64)
+            stop = draft.num_valid
             self.verifier.stop_law(target, draft)
             self.verifier.replacement(target, draft, stop)
             require(
