@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from framework.cached_lm import CachedLM
@@ -56,8 +55,4 @@ class SmallTransformer:
         return chain.draft()
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        # Drafting read pending and all nodes but the last, so that many slots stay good where they were accepted.
-        num_read = outcome.num_accepted.clamp(max=outcome.draft.num_nodes - 1)
-        if outcome.draft.num_nodes:
-            before = sequences.lengths - outcome.num_committed
-            self.model.cached = torch.minimum(before + num_read, sequences.lengths)
+        self.model.keep_accepted(sequences, outcome)

@@ -1,8 +1,9 @@
 """From configuration to objects: the one place that calls Hydra's instantiate."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.entry_point import status
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
-from framework.drafter import Drafter
+from framework.draft import Law, Shape
+from framework.drafter import Drafter, most_nodes
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.pretrained import device_named
@@ -25,11 +27,13 @@ from framework.target import Target
 from framework.tracker import Point, Tracker
 from framework.verifiers.verifier import Verifier
 
-ZOO = Path(__file__).parent / "zoo"
+MOST = 2**62  # what fits into the machine's integers
+REPOSITORY = Path(__file__).parents[1]
+ZOO = REPOSITORY / "experiments" / "zoo"
 
 
 def register_resolvers() -> None:
-    """Let yaml name the embedded models: ${zoo:target} is the folder of the target."""
+    """Let yaml name what is embedded: ${zoo:target} is the target's folder."""
     OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
 
 
@@ -37,6 +41,17 @@ def build(node: DictConfig) -> Any:
     """Build the object a config node describes; lists and dicts in it arrive as plain Python."""
     check_knobs(node)
     return hydra.utils.instantiate(node, _convert_="all")
+
+
+@cache
+def yamls(group: str) -> dict[str, DictConfig]:
+    """Every yaml of a Hydra group, by name."""
+    return {path.stem: OmegaConf.load(path) for path in sorted((REPOSITORY / "conf" / group).glob("*.yaml"))}  # type: ignore[misc]
+
+
+def rules() -> dict[str, Verifier]:
+    """Every acceptance rule with a yaml; one that only chooses among others is none."""
+    return {name: build(node) for name, node in yamls("verifier").items() if not node.get("_partial_")}
 
 
 DrafterFactory = Callable[..., Drafter]
@@ -70,30 +85,40 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
-    _check_numbers(cfg)
-    for key, kind in {"device": str, "stop_at_eos": bool, "hugging_face": bool}.items():
-        check_kind(key, cfg[key], [kind])
-    check_knobs(cfg.target)
-    device_named(cfg.device)
+    numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
+    check_basics(cfg, numbers, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
+    for key in ("stop_at_eos", "hugging_face"):
+        check_kind(key, cfg[key], [bool])
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
     build(cfg.prompts.source)
-    verifier: Verifier = build(cfg.verifier)
     factories: dict[str, DrafterFactory] = {name: build(node) for name, node in drafters.items()}
     for factory in factories.values():
         drafter = getattr(factory, "func", factory)
         if hasattr(drafter, "law") and hasattr(drafter, "shape"):  # else the engine checks, once it is built
-            verifier.check(drafter.law, drafter.shape)
+            build_verifier(cfg, drafter.law, drafter.shape).check(drafter.law, drafter.shape)
     return factories
 
 
-def _check_numbers(cfg: DictConfig) -> None:
-    numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
-    or_null = {"threads": 1, "prompts.count": 1, "prompts.first_tokens": 1, "target.context": 1}
-    for key, least in (numbers | or_null).items():
-        most = 4096 if key == "threads" else 2**62  # what fits into the machine's integers
-        check_whole(key, OmegaConf.select(cfg, key), least=least, most=most, or_null=key in or_null)
+def check_basics(cfg: DictConfig, least: Mapping[str, int], or_null: Iterable[str]) -> None:
+    """What every command that loads a target checks first.
+
+    Args:
+        least: the whole numbers of the config, each with its smallest.
+        or_null: those that may be null instead, and else are 1 or more; threads is known to be one.
+
+    Raises:
+        ValueError: the message names the yaml key.
+    """
+    for key, smallest in least.items():
+        check_whole(key, OmegaConf.select(cfg, key), least=smallest, most=MOST)
+    for key in or_null:
+        check_whole(key, OmegaConf.select(cfg, key), least=1, most=MOST, or_null=True)
+    check_whole("threads", cfg.threads, least=1, most=4096, or_null=True)
+    check_knobs(cfg.target)
+    check_kind("device", cfg.device, [str])
+    device_named(cfg.device)
 
 
 def build_target(cfg: DictConfig) -> Target:
@@ -106,6 +131,31 @@ def build_sampling(cfg: DictConfig) -> Sampling:
 
 def build_tracker(cfg: DictConfig) -> Tracker:
     return build(cfg.tracker)
+
+
+def build_verifier(cfg: DictConfig, law: Law, shape: Shape) -> Verifier:
+    """The rule that the config names, or the standard one for such drafts."""
+    built = build(cfg.verifier)
+    return built(law=law, shape=shape) if isinstance(built, partial) else built
+
+
+def check_tree(drafter: Drafter, gamma: int, context: int) -> None:
+    """
+    Raises:
+        ValueError: the drafter's tree is deeper than gamma, or its nodes do not fit into the target's context.
+    """
+    depth = getattr(drafter, "depth", 0)
+    if depth > gamma:
+        raise ValueError(
+            f"drafter.branching describes a tree {depth} deep, and gamma is {gamma}; allowed: at most gamma deep. "
+            "Shorten it, or raise gamma.gamma (gamma.max_gamma)"
+        )
+    num_nodes = most_nodes(drafter, gamma)
+    if num_nodes >= context:
+        raise ValueError(
+            f"a draft of depth {gamma} holds {num_nodes} nodes; allowed: fewer than the target's context of {context}. "
+            "Lower gamma.gamma (gamma.max_gamma), or make the tree smaller (drafter.nodes, drafter.branching)"
+        )
 
 
 def build_stopping(cfg: DictConfig, target: Target) -> Stopping:
@@ -163,13 +213,14 @@ def build_subject(
     folder: Path,
 ) -> Subject:
     """One point to measure: this drafter with the config's verifier and gamma policy."""
-    verifier: Verifier = build(cfg.verifier)
+    verifier = build_verifier(cfg, drafter.law, drafter.shape)
     gamma_policy: GammaPolicy = build(cfg.gamma)
+    check_tree(drafter, gamma_policy.max_gamma, target.model.context)
     choices, knobs = HydraConfig.get().runtime.choices, _knobs()
     settings = {
         "drafter": drafter_name,
         "knobs": knobs,
-        "verifier": choices["verifier"],
+        "verifier": _yaml_name(verifier) if choices["verifier"] == "standard" else choices["verifier"],
         "guarantee": verifier.guarantee.value,
         "gamma_policy": choices["gamma"],
         "gamma": gamma_policy.max_gamma,
@@ -182,12 +233,14 @@ def build_subject(
         "device": target.device.type,
         "dtype": cfg.target.dtype,
     }
-    policy = [] if choices["gamma"] == "fixed" else [choices["gamma"]]
+    unusual = [
+        choices[group] for group, usual in (("verifier", "standard"), ("gamma", "fixed")) if choices[group] != usual
+    ]
     words = [
         drafter_name,
         *re.findall(r"[\w.]+", knobs),
         f"T{sampling.temperature:g}",
-        *policy,
+        *unusual,
         f"g{settings['gamma']}",
     ]
     point = Point(
@@ -201,11 +254,17 @@ def build_subject(
     return Subject(point, engine)
 
 
+def _yaml_name(part: object) -> str:
+    """As its yaml is called: RecursiveRejection is recursive_rejection."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(part).__name__).lower()
+
+
 def _knobs() -> str:
     """The drafter's and the gamma policy's knobs that were set on the command line: what tells a sweep's points apart.
 
-    Gamma itself is a setting of its own. Paths are left out: they say where something lies, not what it is.
+    Gamma itself is a setting of its own. Of a path only the last part is kept: the rest says where something lies, not
+    what it is.
     """
     overrides = [re.match(r"(?:drafter|gamma)\.(.*?)=(.*)", override) for override in HydraConfig.get().overrides.task]
     pairs = [found.groups() for found in overrides if found]
-    return " ".join(f"{key}={value}" for key, value in pairs if key not in ("gamma", "max_gamma") and "/" not in value)
+    return " ".join(f"{key}={value.split('/')[-1]}" for key, value in pairs if key not in ("gamma", "max_gamma"))

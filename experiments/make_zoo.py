@@ -6,7 +6,6 @@ Run `python -m experiments.make_zoo`. Killed runs resume from their last checkpo
 import json
 import math
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import hydra
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from rich.progress import Progress
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from experiments.fitting import Fitting, Recipe
 from experiments.python_corpus import Corpus, read_python_corpus
 from framework.prompts.standard_library import StandardLibrary
 
@@ -88,103 +87,52 @@ def make_model(config: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: int
     )
 
 
-def make_optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the weight matrices (it needs about half of AdamW's steps here), AdamW for embeddings and norms."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    return [
-        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=learning_rate, weight_decay=0.0, betas=(0.9, 0.95)),
-    ]
+class Pretraining:
+    """A Trainable: a model fitted in bfloat16 to text, or to a teacher's law of it."""
+
+    def __init__(self, model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, *, compiled: bool):
+        self.module: nn.Module = model
+        self.model, self.teacher = model, teacher
+        self._models = (model,) if teacher is None else (model, teacher)
+        loss: Callable[..., Tensor] = cross_entropy if teacher is None else distillation
+        self._loss = torch.compile(loss) if compiled else loss
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        with torch.autocast(tokens.device.type, torch.bfloat16):
+            return self._loss(*self._models, tokens)
+
+    def evaluate(self, tokens: Tensor) -> dict[str, float]:
+        measures = {"nats": held_out_nats(self.model, tokens)}
+        if self.teacher is not None:
+            measures["alpha"] = held_out_alpha(self.teacher, self.model, tokens)
+        return measures
+
+    def save(self, folder: Path, held_out: Tensor) -> None:
+        self.model.save_pretrained(folder)
 
 
-def rate_at(step: int, recipe: DictConfig) -> float:
-    """Share of the full learning rate: linear warm-up, constant, linear decay to zero."""
-    remaining = (recipe.steps - step) / (recipe.decay * recipe.steps)
-    return min(1.0, (step + 1) / recipe.warmup, remaining)
-
-
-def fit(
-    name: str,
-    model: LlamaForCausalLM,
-    loss: Callable[[Tensor], Tensor],
-    windows: Windows,
-    recipe: DictConfig,
-    cfg: DictConfig,
-    evaluate: Callable[[], dict[str, float]],
-) -> dict[str, float]:
-    """Take `recipe.steps` optimiser steps on `loss`, resuming from the checkpoint if there is one.
+def fit(name: str, trainable: Pretraining, windows: Windows, held_out: Tensor, cfg: DictConfig) -> dict[str, float]:
+    """Take the steps that are left of the training of cfg's target or drafter.
 
     Returns:
         what went in: steps, tokens, seconds of training.
     """
-    device = next(model.parameters()).device
-    checkpoint = Path(cfg.workdir) / f"{name}.checkpoint.pt"
-    optimizers = make_optimizers(model, recipe.learning_rate)
-    # Steps may be added to a training; what it was made of may not change under it.
-    made_of = [OmegaConf.to_container(recipe.config), recipe.batch, OmegaConf.to_container(cfg.data), cfg.seed]
-    step, seconds = 0, 0.0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device)
-        if saved["made_of"] != made_of:
-            raise ValueError(
-                f"{checkpoint} was begun with {saved['made_of']}, not with {made_of}; set workdir to another folder, "
-                "or delete it to begin anew"
-            )
-        model.load_state_dict(saved["model"])
-        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        step, seconds = saved["step"], saved["seconds"]
-
-    def save() -> None:
-        fresh = checkpoint.with_suffix(".new")
-        torch.save(
-            {
-                "model": model.state_dict(),
-                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                "made_of": made_of,
-                "step": step,
-                "seconds": seconds,
-            },
-            fresh,
-        )
-        fresh.replace(checkpoint)  # a kill leaves the old checkpoint or the new one, never half of one
-
-    with Progress(disable=not sys.stdout.isatty()) as progress:
-        bar = progress.add_task(name, total=recipe.steps, completed=step)
-        while step < recipe.steps:
-            start = time.perf_counter()
-            batch = windows.batch(step, recipe.batch).to(device)
-            with torch.autocast(device.type, torch.bfloat16):
-                value = loss(batch)
-            value.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = recipe.learning_rate * rate_at(step, recipe)
-                optimizer.step()
-                optimizer.zero_grad()
-            seconds += time.perf_counter() - start
-            step += 1
-            progress.update(bar, advance=1)
-            if step % cfg.checkpoint_every == 0 or step == recipe.steps:
-                save()
-                rate = step * recipe.batch * windows.window / seconds
-                print(
-                    f"{name} step {step} loss {value.item():.3f} {rate:.0f} tokens/s {seconds / 60:.1f} min", flush=True
-                )
-            if step % cfg.evaluate_every == 0 or step == recipe.steps:
-                print(f"{name} step {step} held out {evaluate()}", flush=True)
-    return {"steps": step, "tokens": step * recipe.batch * windows.window, "seconds": round(seconds)}
+    own = {str(key): value for key, value in cfg[name].items() if key != "config"}
+    recipe = Recipe(**own, window=cfg.data.window, optimizer="muon",
+                    checkpoint_every=cfg.checkpoint_every, evaluate_every=cfg.evaluate_every)  # fmt: skip
+    made_of = {"config": OmegaConf.to_container(cfg[name].config), "data": OmegaConf.to_container(cfg.data)}
+    file = Path(cfg.workdir) / f"{name}.checkpoint.pt"
+    fitting = Fitting(trainable, recipe, file=file, made_of=made_of | {"seed": cfg.seed})
+    print(f"{name}: from step {fitting.step} to {recipe.steps}", flush=True)
+    fitting.run(lambda step: windows.batch(step, recipe.batch).to(held_out.device), held_out)
+    tokens = fitting.step * recipe.batch * recipe.window
+    return {"steps": fitting.step, "tokens": tokens, "seconds": round(fitting.seconds)}
 
 
 @torch.no_grad()
 def held_out_nats(model: LlamaForCausalLM, batches: Tensor) -> float:
     """Mean cross-entropy in nats per token over [n, window + 1] held-out windows."""
-    model.eval()
-    total = sum(cross_entropy(model, batch[None].to(model.device)).item() for batch in batches)
-    model.train()
-    return total / len(batches)
+    return sum(cross_entropy(model, batch[None].to(model.device)).item() for batch in batches) / len(batches)
 
 
 @torch.no_grad()
@@ -260,20 +208,10 @@ def train_zoo(cfg: DictConfig) -> None:
 
     target = make_model(cfg.target.config, tokenizer, cfg.seed).to(device)
     drafter = make_model(cfg.drafter.config, tokenizer, cfg.seed).to(device)
-    target_loss = torch.compile(cross_entropy) if cfg.compile else cross_entropy
-    drafter_loss = torch.compile(distillation) if cfg.compile else distillation
-    target_facts = fit(
-        "target", target, lambda batch: target_loss(target, batch), windows, cfg.target, cfg,
-        lambda: {"nats": round(held_out_nats(target, held_out[::4]), 4)},
-    )  # fmt: skip
+    sparse = held_out[::4].to(device)
+    target_facts = fit("target", Pretraining(target, None, compiled=cfg.compile), windows, sparse, cfg)
     target.eval().requires_grad_(False)
-    drafter_facts = fit(
-        "drafter", drafter, lambda batch: drafter_loss(drafter, target, batch), windows, cfg.drafter, cfg,
-        lambda: {
-            "nats": round(held_out_nats(drafter, held_out[::4]), 4),
-            "alpha": round(held_out_alpha(target, drafter, held_out[::4]), 4),
-        },
-    )  # fmt: skip
+    drafter_facts = fit("drafter", Pretraining(drafter, target, compiled=cfg.compile), windows, sparse, cfg)
     drafter.eval()
 
     folder = Path(cfg.folder)

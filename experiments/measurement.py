@@ -20,7 +20,6 @@ from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
-from framework.tally import Tally
 from framework.target import Target
 from framework.tracker import JsonlTracker, Point
 
@@ -80,7 +79,7 @@ class Subject:
         self.point = point
         self.engine = engine
         self.tracker = JsonlTracker()
-        self.tally = Tally(engine.gamma_policy.max_gamma, detailed=True, token_rule=engine.verifier.token_rule)
+        self.tally = engine.new_tally(detailed=True)
         self.rows: list[dict] = []
         self.parts: Parts | None = None
         self.record: Record | None = None

@@ -108,13 +108,15 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
     num_passes = sum(passes)
     if not (tau and num_passes):
         return prediction
-    gamma = sum(count * nodes for nodes, count in enumerate(passes)) / num_passes
+    gamma = sum(count * parts.depth(nodes) for nodes, count in enumerate(passes)) / num_passes
+    num_nodes = sum(count * nodes for nodes, count in enumerate(passes)) / num_passes
     prediction["gamma/mean"] = gamma
+    prediction["nodes/mean"] = num_nodes
     prediction["d"] = parts.c * gamma
     prediction["v"] = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / num_passes
     if eq1 is not None:
         prediction["speedup/theorem"] = theory.attainable_speedup(eq1, prediction["d"], 1)
-        prediction["operations"] = (gamma * parts.operations + gamma + 1) / eq1
+        prediction["operations"] = (gamma * parts.operations + num_nodes + 1) / eq1
     prediction["speedup/attainable"] = theory.attainable_speedup(tau, prediction["d"], prediction["v"])
     prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
     prediction["overhead"] = 1 - prediction["efficiency"]

@@ -120,7 +120,7 @@ def _draw_alpha_by_position(groups: Iterable[Group], colours: dict[str, str]) ->
         ax.set(title=title, ylim=(0, 1), xlabel="position in the draft")
         ax.title.set_fontsize(10)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _clear_frame(ax, "y")
+        clear_frame(ax, "y")
     for ax in grid[len(panels) :]:
         ax.set_visible(False)
     grid[0].set_ylabel("accepted ÷ tested, 95% interval")
@@ -244,13 +244,13 @@ def _rows_figure(panels: Sequence[Panel], title: str, colours: dict[str, str]) -
             tick.set_color(colours[_drafter(record)])
         ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.tick_params(labelbottom=True)
-        _clear_frame(ax, "x")
+        clear_frame(ax, "x")
     return figure, axes[: len(panels)]
 
 
-def _clear_frame(ax: Axes, measured: str) -> None:
-    """Leave what is needed to read values off the measured axis, "x" or "y"."""
+def clear_frame(ax: Axes, measured: Literal["x", "y", "both"]) -> None:
+    """Leave what is needed to read values off the measured axis."""
     ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis="x" if measured == "x" else "y", color=FAINT, linewidth=0.7)
+    ax.grid(axis=measured, color=FAINT, linewidth=0.7)
     ax.set_axisbelow(True)
     ax.tick_params(length=0)

@@ -52,13 +52,13 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | None
     if not records:
         return
     # Without a terminal rich assumes 80 columns, too few for the table.
-    console, folder = Console(width=None if sys.stdout.isatty() else 160), _relative(folder)
+    console, folder = Console(width=None if sys.stdout.isatty() else 160), relative(folder)
     records = [record for group in group_records(records) for record in group.records]  # one order, whatever came first
     console.print(comparison_table(records, width=console.width))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
     pictures = draw_pictures(records, folder)
-    records_at, python = _relative(source) if source else folder, _relative(Path(sys.executable))
+    records_at, python = relative(source) if source else folder, relative(Path(sys.executable))
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
@@ -76,7 +76,7 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | None
     )
 
 
-def _relative(folder: Path) -> Path:
+def relative(folder: Path) -> Path:
     """The path as a person would type it from here."""
     relative = Path(os.path.relpath(folder))
     return folder.absolute() if ".." in relative.parts else relative

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from framework.draft import Draft, Law, Shape
+from framework.drafter import most_nodes
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import Costs
 from framework.generation import Generation
@@ -66,30 +69,49 @@ class Parts:
 
     Attributes:
         one_row: seconds of a target pass over pending alone.
-        rows: seconds of a target pass over pending and n nodes, for n = 0 to gamma.
-        draft: seconds of proposing gamma tokens, and of asking the gamma policy after each whether to go on.
-        operations: arithmetic operations of one drafted token over those of one target row.
+        nodes: how many nodes a draft of depth 0, 1, ... gamma has. A drafter may go no deeper than some depth: then
+            the later ones have as many as that one.
+        rows: seconds of a target pass over pending and so many nodes.
+        draft: seconds of proposing as deep as gamma allows, and of asking the gamma policy after each whether to go on.
+        draft_operations: arithmetic operations of proposing as deep as gamma allows.
+        row_operations: of a target pass over pending alone.
     """
 
     one_row: float
+    nodes: list[int]
     rows: list[float]
     draft: float
-    operations: float
+    draft_operations: int
+    row_operations: int
+
+    @property
+    def deepest(self) -> int:
+        """The depth from which on drafts have no more nodes."""
+        return self.nodes.index(self.nodes[-1])
 
     @property
     def c(self) -> float:
-        """Time of drafting one token, in one-row target times."""
-        gamma = len(self.rows) - 1
-        return self.draft / gamma / self.one_row if gamma else 0.0
+        """Time of drafting one token deep, in one-row target times."""
+        return self.draft / self.deepest / self.one_row if self.deepest else 0.0
+
+    @property
+    def operations(self) -> float:
+        """Arithmetic operations of drafting one token deep, over those of one target row."""
+        return self.draft_operations / self.deepest / self.row_operations if self.deepest else 0.0
 
     @property
     def costs(self) -> Costs:
         """What a gamma policy may know of them."""
-        return Costs(c=self.c, target_times=tuple(map(self.v, range(len(self.rows)))))
+        return Costs(c=self.c, target_times=tuple(seconds / self.one_row for seconds in self.rows))
 
     def v(self, num_nodes: int) -> float:
         """Target time of a pass over num_nodes + 1 rows, in one-row target times."""
-        return self.rows[num_nodes] / self.one_row
+        depths = slice(self.deepest + 1)
+        return float(np.interp(num_nodes, self.nodes[depths], self.rows[depths])) / self.one_row
+
+    def depth(self, num_nodes: int) -> float:
+        """How deep a draft of so many nodes is."""
+        return float(np.interp(num_nodes, self.nodes[: self.deepest + 1], range(self.deepest + 1)))
 
 
 @torch.no_grad()
@@ -102,24 +124,32 @@ def time_parts(engine: Engine, contexts: list[list[int]], *, seeds: list[int], r
         seeds: one per row.
         repeats: how often each part is run.
     """
-    gamma, device = engine.gamma_policy.max_gamma, engine.target.device
+    gamma, drafter, device = engine.gamma_policy.max_gamma, engine.drafter, engine.target.device
     stopping = Stopping(max_new_tokens=gamma + 3)
     decoding = engine.begin(contexts, stopping=stopping, seeds=seeds, detailed=False, stopwatch=Stopwatch(device))
     sequences = decoding.sequences
-    uniforms = decoding.uniforms.next_round()[:, 2 : 2 + engine.drafter.num_uniforms(gamma)]
-    tokens = sequences.pending.unsqueeze(1).expand(-1, gamma + 1)
-    if asked := getattr(engine.drafter, "keep_drafting", None):
+    uniforms = decoding.uniforms.next_round()[:, 2 : 2 + drafter.num_uniforms(gamma)]
+    if asked := getattr(drafter, "keep_drafting", None):
         # A draft that ended early would not show what gamma tokens take. The next generation sets this anew.
-        engine.drafter.keep_drafting = lambda confidence: torch.ones_like(asked(confidence))  # type: ignore[attr-defined]
+        drafter.keep_drafting = lambda confidence: torch.ones_like(asked(confidence))  # type: ignore[attr-defined]
 
-    def target_pass(num_nodes: int) -> Callable[[], object]:
-        return lambda: engine.target.model.forward(
-            tokens[:, : num_nodes + 1], sequences.lengths - 1, visible=sequences.longest + num_nodes
-        )
+    def propose(depth: int) -> Draft:
+        return drafter.propose(sequences, depth, uniforms[:, : drafter.num_uniforms(depth)])
 
-    parts = [target_pass(num_nodes) for num_nodes in range(gamma + 1)]
+    def draft_of(depth: int) -> Draft:
+        if drafter.shape is Shape.CHAIN:  # any tokens will do, where a drafter may find fewer
+            return Draft.chain(sequences.pending.unsqueeze(1).expand(-1, most_nodes(drafter, depth)), Law.ONE_HOT)
+        return propose(depth) if depth else Draft.empty(sequences.num_rows, device)
+
+    def target_pass(draft: Draft) -> Callable[[], object]:
+        tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
+        visible = sequences.longest + draft.num_nodes
+        return lambda: engine.target.model.forward(tokens, sequences.lengths - 1, visible=visible, tree=draft.tree)
+
+    drafts = [draft_of(depth) for depth in range(gamma + 1)]
+    parts: list[Callable[[], object]] = [target_pass(draft) for draft in drafts]
     if gamma:
-        parts.append(lambda: engine.drafter.propose(sequences, gamma, uniforms))
+        parts.append(lambda: propose(gamma))
     seconds: list[list[float]] = [[] for _ in parts]
     for repeat in range(repeats + 2):
         for part, run in enumerate(parts):
@@ -130,12 +160,13 @@ def time_parts(engine: Engine, contexts: list[list[int]], *, seeds: list[int], r
             if repeat >= 2:  # the first ones warm up
                 seconds[part].append(time.perf_counter() - start)
     medians = [statistics.median(taken) for taken in seconds]
-    per_row = _operations(parts[0])
     return Parts(
         one_row=medians[0],
+        nodes=[draft.num_nodes for draft in drafts],
         rows=medians[: gamma + 1],
         draft=medians[-1] if gamma else 0.0,
-        operations=_operations(parts[-1]) / gamma / per_row if gamma and per_row else 0.0,
+        draft_operations=_operations(parts[-1]) if gamma else 0,
+        row_operations=_operations(parts[0]),
     )
 
 

@@ -5,9 +5,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.assemble import DrafterFactory, build
+from framework.drafter import Drafter
+from framework.layer_set import LayerSet, save_layer_set
+from framework.medusa_heads import MedusaHeads, save_heads
+from framework.target import Target
 from framework.tiny_models import save_tiny
 
 FOLDER = Path(__file__).parents[1] / "conf" / "drafter"
@@ -24,16 +29,38 @@ def tiny_factory(name: str, vocabulary: int) -> DrafterFactory:
 def tiny_factory_of(node: DictConfig, vocabulary: int) -> DrafterFactory:
     """The same from a config node: embedded models and the standard library are replaced by tiny ones."""
     settings = OmegaConf.to_container(node, resolve=False)
-    root = {"target": {"dtype": "float32", "attention": "sdpa"}, "drafter": _made_tiny(settings, vocabulary)}
-    return build(OmegaConf.create(root).drafter)
+
+    def factory(*, target: Target) -> Drafter:
+        root = {
+            "target": {"dtype": "float32", "attention": "sdpa"},
+            "drafter": _made_tiny(settings, vocabulary, target),
+        }
+        return build(OmegaConf.create(root).drafter)(target=target)
+
+    return factory
 
 
-def _made_tiny(value: Any, vocabulary: int) -> Any:
+def save_tiny_heads(folder: Path, target: Target) -> Path:
+    """Write random Medusa heads for a target, with accuracies that make a tree of several depths and ranks."""
+    ranks = min(target.vocabulary_size, 4)
+    heads = MedusaHeads(target, num_heads=3, output="mapped")
+    with torch.no_grad():
+        for number, parameter in enumerate(heads.parameters()):
+            random = torch.Generator().manual_seed(number)
+            parameter.add_(torch.randn(parameter.shape, generator=random).to(parameter) * 0.3)
+    accuracies = [[0.6 / (head + rank) for rank in range(ranks)] for head in range(1, 4)]
+    save_heads(folder, heads, target=target, accuracies=accuracies)
+    return folder
+
+
+def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     if isinstance(value, str) and value.startswith("${zoo:"):
-        return _tiny_folder(value.removeprefix("${zoo:").removesuffix("}"), vocabulary)
+        name = value.removeprefix("${zoo:").removesuffix("}")
+        fitted = {"medusa": _tiny_heads, "layer_skip.yaml": _tiny_layers}.get(name)
+        return fitted(target) if fitted else _tiny_folder(name, vocabulary)
     if not isinstance(value, dict):
         return value
-    made = {key: _made_tiny(item, vocabulary) for key, item in value.items()}
+    made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
     if str(made.get("_target_")).endswith("StandardLibrary"):
         made["folder"] = _tiny_library()
     return made
@@ -47,6 +74,19 @@ def _temporary() -> Path:
 @cache
 def _tiny_folder(name: str, vocabulary: int) -> str:
     return str(save_tiny(_temporary() / f"{name}-{vocabulary}", vocabulary=vocabulary, seed=len(name)))
+
+
+def _tiny_heads(target: Target) -> str:
+    """Heads fit one target only."""
+    return str(save_tiny_heads(_temporary() / f"heads-{target.fingerprint}", target))
+
+
+def _tiny_layers(target: Target) -> str:
+    """A set that skips the last attention and the first MLP."""
+    num_layers = target.model.model.config.get_text_config().num_hidden_layers
+    path = _temporary() / f"layers-{target.fingerprint}.yaml"
+    save_layer_set(path, LayerSet(num_layers, (num_layers - 1,), (0,)), fingerprint=target.fingerprint, facts={})
+    return str(path)
 
 
 @cache

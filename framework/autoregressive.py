@@ -38,7 +38,7 @@ class Autoregressive:
         stopwatch = stopwatch or Stopwatch(self.target.device)
         uniforms = Uniforms(seeds, 1, self.target.device)
         with stopwatch.stage("prefill"):
-            sequences, finisher, logits = prefill(self.target, prompts, stopping, max_gamma=0)
+            sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=0)
             token = self._commit(logits[:, 0], finisher, uniforms.next_round())
         while finisher.most_remaining:
             with stopwatch.stage("target"):

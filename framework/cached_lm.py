@@ -4,16 +4,18 @@ Slot = position: row b's token at position t lives in cache slot t. A query at p
 rolling back is only a smaller start at the next pass: stale slots are never seen before they are overwritten.
 """
 
+import copy
 import math
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin
+from transformers import PreTrainedModel
 
+from framework.cache_slots import Slots
+from framework.draft import Outcome
 from framework.refusal import refusal
 from framework.sequences import Sequences
+from framework.tree import Tree
 
 # Logits of more fed tokens than this are computed only where they are asked for.
 FEW_TOKENS = 16
@@ -29,7 +31,10 @@ class CachedLM:
             missing ones are filled with -inf, and such tokens are read as the last one the model knows.
         context: most positions a row may have.
         cached: [B] int64: slots of each row that hold committed tokens.
+        hidden: [B, M, H] what the output layer made the latest pass's logits from, for the same tokens.
     """
+
+    hidden: Tensor
 
     def __init__(self, model: PreTrainedModel, *, vocabulary_size: int, context: int | None = None):
         """
@@ -42,9 +47,9 @@ class CachedLM:
         self.vocabulary_size = vocabulary_size
         self.context: int = context or model.config.get_text_config().max_position_embeddings
         self.cached = torch.zeros(0, dtype=torch.int64)
+        self._watched = _OutputLayerInput(self.model)
         self._last_known = model.config.get_text_config().vocab_size - 1
-        self._slots = _Slots(0, 0)
-        self._cache = Cache(layers=[])
+        self._slots = Slots(model.config.get_text_config().num_hidden_layers)
         self._probe()
 
     @property
@@ -53,20 +58,24 @@ class CachedLM:
 
     def begin(self, num_rows: int, capacity: int) -> None:
         """Forget all rows and make room for num_rows of `capacity` slots: committed tokens, a draft, and one more."""
-        if (num_rows, capacity) == (self._slots.num_rows, self._slots.capacity):
-            # What a failed generation left behind may be a NaN, and a masked NaN is still a NaN.
-            with torch.inference_mode():
-                self._cache.reset()
-        else:
-            self._slots = _Slots(num_rows, capacity)
-            num_layers = self.model.config.get_text_config().num_hidden_layers
-            self._cache = Cache(layers=[_SlotLayer(self._slots) for _ in range(num_layers)])
-        self._slot_ids = torch.arange(capacity, device=self.device)
-        self._row_offsets = torch.arange(num_rows, device=self.device).unsqueeze(1) * capacity
+        self._slots.begin(num_rows, capacity, self.device)
         self.cached = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
+        self._most_uncached: int | None = None  # no row has more committed tokens to read; None: the host does not know
 
-    def forward(self, tokens: Tensor, start: Tensor | None, *, visible: int, keep: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        start: Tensor | None,
+        *,
+        visible: int,
+        keep: Tensor | None = None,
+        tree: Tree | None = None,
+        first: int = 0,
+    ) -> Tensor:
         """Read tokens at the positions from start[b] on, writing their slots.
+
+        Nodes of a tree lie in slots in their own order, each at the position its depth says and blind to all nodes
+        but its ancestors; `keep_path` moves the accepted ones into place.
 
         Args:
             tokens: [B, M] int64.
@@ -74,39 +83,59 @@ class CachedLM:
             visible: how many slots the row that sees most may see, known to the host: the largest position among the
                 tokens that matter, plus 1 (M where start is None). What lies behind it is neither seen nor needed.
             keep: [B] int64 index in 0..M-1 of the one token per row whose logits are wanted; None keeps all.
+            tree: how tokens hang together; start is then where pending lies. None, like a chain, is one after another.
+            first: tokens[:, 0] is this row of the tree's [pending, nodes...].
 
         Returns:
             [B, M, V] logits (or [B, 1, V] with keep): row j scores the token after tokens[:, j].
         """
         num_tokens = tokens.shape[1]
-        positions = self._slot_ids[:num_tokens].expand(len(tokens), -1)
+        slots = self._slots.ids[first : first + num_tokens].expand(len(tokens), -1)
         if start is not None:
             # Rows that need fewer tokens than M run past their end: into the last slot, not into the next row.
-            positions = (start.unsqueeze(1) + positions).clamp_(max=self._slots.capacity - 1)
+            slots = (start.unsqueeze(1) + slots).clamp_(max=self._slots.capacity - 1)
         visible = min(visible, self._slots.capacity)
-        self._slots.writes = (self._row_offsets + positions).flatten()
-        self._slots.visible, self._slots.num_tokens = visible, num_tokens
+        self._slots.aim(slots, visible=visible)
         kept = torch.unique(keep) if keep is not None and num_tokens > FEW_TOKENS else None
-        mask = self._mask(start, positions, visible)
+        if tree is None or tree.is_chain:
+            positions, mask = slots, self._mask(start, slots, visible)
+        else:
+            assert start is not None, "the nodes of a tree lie behind something committed"
+            positions = start.unsqueeze(1) + tree.depth[:, first : first + num_tokens]
+            mask = self._tree_mask(start, tree.sees[:, first : first + num_tokens], visible)
         if self._last_known < self.vocabulary_size - 1:
             tokens = tokens.clamp(max=self._last_known)
         # Inference mode saves a twentieth of the pass; the copy is an ordinary tensor again, fit to be trained on.
-        with torch.inference_mode():
+        with torch.inference_mode(), self._watched:
             logits = self.model(
                 input_ids=tokens,
                 attention_mask=mask,
                 # Tokens past the context belong to no committed row; they only must not index out of the table.
                 position_ids=positions.clamp(max=self.context - 1),
-                past_key_values=self._cache,
+                past_key_values=self._slots.cache,
                 use_cache=True,
                 logits_to_keep=0 if kept is None else kept,
             ).logits
-        logits = self._to_vocabulary(logits).clone()
+        logits, self.hidden = self._to_vocabulary(logits).clone(), self._watched.hidden.clone()
         if keep is not None:
             # A model may hand out all rows all the same.
             index = keep if kept is None or logits.shape[1] == num_tokens else torch.searchsorted(kept, keep)
-            logits = logits[torch.arange(len(keep), device=keep.device), index].unsqueeze(1)
+            rows = torch.arange(len(keep), device=keep.device)
+            logits, self.hidden = (each[rows, index].unsqueeze(1) for each in (logits, self.hidden))
         return logits
+
+    def keep_path(self, tree: Tree, path: Tensor, *, after: Tensor) -> None:
+        """Move what was read of a path's nodes to where its tokens belong; a chain lies there already.
+
+        Args:
+            tree: its nodes were read with `first` 0 and lie from slot after[b] on.
+            path: [B, depth] int64: the node for each depth from 1 on; an entry that names its own place stays.
+            after: [B] int64: slot of the first node, which is where the path will begin.
+        """
+        if tree.is_chain:
+            return
+        begin = after.unsqueeze(1)
+        self._slots.move(begin + path, begin + self._slots.ids[: path.shape[1]])
 
     def catch_up(self, sequences: Sequences) -> Tensor:
         """Read every committed token that is not cached yet, pending always included.
@@ -114,27 +143,70 @@ class CachedLM:
         Returns:
             [B, V] logits of what follows pending.
         """
-        start = torch.minimum(self.cached, sequences.lengths - 1)
-        num_tokens, furthest = torch.stack([(sequences.lengths - start).max(), start.max()]).tolist()
-        index = (start.unsqueeze(1) + self._slot_ids[:num_tokens]).clamp_(max=sequences.tokens.shape[1] - 1)
+        start: Tensor | None
+        if self._most_uncached is None:
+            start = torch.minimum(self.cached, sequences.lengths - 1)
+            num_tokens, furthest = torch.stack([(sequences.lengths - start).max(), start.max()]).tolist()
+        else:
+            num_tokens = furthest = self._most_uncached
+            start = (sequences.lengths - num_tokens).clamp(min=0)
+        index = (start.unsqueeze(1) + self._slots.ids[:num_tokens]).clamp_(max=sequences.tokens.shape[1] - 1)
         logits = self.forward(
             sequences.tokens.gather(1, index),
             start if furthest else None,
             visible=sequences.longest,
             keep=sequences.lengths - 1 - start,
         )
-        self.cached = sequences.lengths
+        self.cached, self._most_uncached = sequences.lengths, None
         return logits[:, 0]
+
+    def keep_accepted(self, sequences: Sequences, outcome: Outcome) -> None:
+        """Keep what this model, a drafter's, has read of its draft, as far as it was accepted.
+
+        To be called after the commit, by a drafter that read all that was committed before, and of its draft all
+        nodes but the deepest. The host then knows how little is left to read, and `catch_up` does not ask the device.
+        """
+        draft = outcome.draft
+        if draft.num_nodes:
+            before = sequences.lengths - outcome.num_committed
+            self.keep_path(draft.tree, draft.tree.path(outcome.stop), after=before)
+            num_read = outcome.num_accepted.clamp(max=draft.tree.deepest - 1)
+            self.cached = torch.minimum(before + num_read, sequences.lengths)
+            self._most_uncached = 2  # an accepted node that is among the deepest, and what follows it
+        elif self._most_uncached is not None:
+            self._most_uncached += 1
+
+    def sharing_cache(self, model: PreTrainedModel) -> "CachedLM":
+        """The same rows and slots, read and written by another module; `begin` is this one's to call.
+
+        Args:
+            model: one that borrows this one's layers, each attention with its `layer_idx`. What it writes is its own
+                keys and values: slots that this model is to see must be read by this model again.
+        """
+        shared = copy.copy(self)
+        shared.model = model
+        shared._watched = _OutputLayerInput(model)
+        return shared
 
     def _mask(self, start: Tensor | None, positions: Tensor, visible: int) -> Tensor | None:
         """[B, 1, M, visible]: 0 on slots up to a token's position, the lowest number behind it."""
         if start is None or positions.numel() == 1:
             return None  # plainly causal, or one token that sees all there is: without a mask attention is faster
-        behind = (self._slot_ids[:visible] > positions.unsqueeze(2)).unsqueeze(1)
+        behind = (self._slots.ids[:visible] > positions.unsqueeze(2)).unsqueeze(1)
         # Additive, because eager attention is silently wrong with a bool mask and sdpa converts one in every layer.
         dtype = self.model.dtype
         mask = torch.zeros(behind.shape, dtype=dtype, device=behind.device)
         return mask.masked_fill_(behind, torch.finfo(dtype).min)
+
+    def _tree_mask(self, start: Tensor, sees: Tensor, visible: int) -> Tensor:
+        """[B, 1, M, visible]: 0 on the slots up to pending's and on those of ancestors; sees is [B, M, N + 1] bool."""
+        # Everything up to pending is seen like pending itself, which all nodes see.
+        row = (self._slots.ids[:visible] - start.unsqueeze(1)).clamp(min=0)
+        within = row < sees.shape[2]
+        row = row.clamp(max=sees.shape[2] - 1).unsqueeze(1).expand(-1, sees.shape[1], -1)
+        seen = sees.gather(2, row) & within.unsqueeze(1)
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device)
+        return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min).unsqueeze(1)
 
     def _to_vocabulary(self, logits: Tensor) -> Tensor:
         missing = self.vocabulary_size - logits.shape[-1]
@@ -189,49 +261,18 @@ def _name(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"
 
 
-@dataclass
-class _Slots:
-    """The room there is, and where the pass under way writes and how far it sees; shared by all layers."""
+class _OutputLayerInput:
+    """While entered, keeps what a model hands to its output layer; the model is left without a hook."""
 
-    num_rows: int
-    capacity: int
-    num_tokens: int = field(init=False)
-    visible: int = field(init=False)
-    writes: Tensor = field(init=False)  # [B * M] int64 into the slots of all rows laid end to end
+    def __init__(self, model: PreTrainedModel):
+        self._layer = model.get_output_embeddings()
+        self.hidden = torch.empty(0)
 
+    def _keep(self, module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.hidden = inputs[0]
 
-class _SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer, [B, capacity, heads, dim]: a slot is one contiguous row to copy into."""
+    def __enter__(self) -> None:
+        self._hook = self._layer.register_forward_pre_hook(self._keep)
 
-    def __init__(self, slots: _Slots):
-        super().__init__()
-        self.slots = slots
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        rows, capacity = self.slots.num_rows, self.slots.capacity
-        self.keys, self.values = (
-            torch.zeros(rows, capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
-            for s in (key_states, value_states)
-        )
-        self._flat_keys, self._flat_values = self.keys.flatten(0, 1), self.values.flatten(0, 1)
-        self.is_initialized = True
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        slots = self.slots
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self._flat_keys.index_copy_(0, slots.writes, key_states.transpose(1, 2).flatten(0, 1))
-        self._flat_values.index_copy_(0, slots.writes, value_states.transpose(1, 2).flatten(0, 1))
-        return self.keys[:, : slots.visible].transpose(1, 2), self.values[:, : slots.visible].transpose(1, 2)
-
-    # Asked only when a pass comes without a mask: a single token of a single row, or rows from their beginning.
-    def get_seq_length(self) -> int:
-        return self.slots.visible - self.slots.num_tokens
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.slots.visible, 0
-
-    def get_max_length(self) -> int:
-        return self.slots.capacity
+    def __exit__(self, *failure: object) -> None:
+        self._hook.remove()

@@ -4,14 +4,19 @@ B rows, N nodes, V vocabulary, S support, H hidden. `p` is the target's law and 
 temperature, top-k, top-p and min-p.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cached_property
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from framework.computed_once import computed_once
 from framework.sampling import Sampling
+from framework.tree import Chain, Tree
+
+T = TypeVar("T")
 
 
 class Law(Enum):
@@ -42,8 +47,27 @@ class Draft:
     parent: Tensor  # [B, N] int64; -1 is a child of pending
     valid: Tensor  # [B, N] bool, closed under parents
     law: Law
-    probs: Tensor | None = None  # [B, N, S] float32: q of each node given its parent; None iff ONE_HOT
+    # [B, N, S] float32: q after each node's parent, the same for all its siblings; None iff ONE_HOT
+    probs: Tensor | None = None
     support: Tensor | None = None  # [B, N, S] int64: token ids of probs; None means S = V
+    shape: Shape = Shape.CHAIN
+    known_tree: Tree | None = None  # made of this very `parent`, by a drafter that keeps it or by an earlier `tree`
+
+    @classmethod
+    def of_tree(
+        cls,
+        tree: Tree,
+        tokens: Tensor,
+        law: Law,
+        *,
+        probs: Tensor | None = None,
+        valid: Tensor | None = None,
+        shape: Shape = Shape.TREE,
+    ) -> "Draft":
+        """Nodes that hang together like a tree that is kept from round to round; all valid unless said otherwise."""
+        if valid is None:
+            valid = torch.ones_like(tokens, dtype=torch.bool)
+        return cls(tokens, tree.parent, valid, law, probs, shape=shape, known_tree=tree)
 
     @classmethod
     def chain(
@@ -71,10 +95,19 @@ class Draft:
     def num_nodes(self) -> int:
         return self.tokens.shape[1]
 
+    @computed_once
+    def tree(self) -> Tree:
+        """How the nodes hang together."""
+        if self.known_tree is not None and self.known_tree.parent is self.parent:
+            return self.known_tree
+        return Chain(self.parent) if self.shape is Shape.CHAIN else Tree(self.parent)
+
     @property
-    def num_valid(self) -> Tensor:
-        """[B] int64: nodes offered; on a chain, the row after the last valid node."""
-        return self.valid.sum(1)
+    def offered_depth(self) -> Tensor:
+        """[B] int64: depth of the deepest node offered."""
+        if self.shape is Shape.CHAIN or not self.num_nodes:
+            return self.valid.sum(1)
+        return torch.where(self.valid, self.tree.depth[:, 1:], 0).amax(1)
 
     def rows(self, index: Tensor) -> "Draft":
         """The same draft of some rows; index is [R] int64 or [B] bool."""
@@ -89,7 +122,7 @@ class Draft:
 
     def offered(self, valid: Tensor) -> "Draft":
         """The same draft with fewer nodes offered; valid [B, N] bool is intersected with what was valid."""
-        return replace(self, valid=self.valid & valid)
+        return replace(self, valid=self.valid & valid, known_tree=self.tree)
 
     def prob_of_tokens(self) -> Tensor:
         """[B, N] q of each node's own token; ones for ONE_HOT."""
@@ -99,15 +132,25 @@ class Draft:
             return self.probs.gather(2, self.tokens.unsqueeze(2)).squeeze(2)
         return torch.where(self.support == self.tokens.unsqueeze(2), self.probs, 0.0).sum(2)
 
+    def probs_of_nodes(self, nodes: Tensor, width: int) -> Tensor:
+        """[B, ..., V] q of some nodes of each row; nodes [B, ...] int64."""
+        rows = torch.arange(len(nodes), device=nodes.device).view(-1, *[1] * (nodes.dim() - 1))
+        if self.probs is None:
+            ids = self.tokens[rows, nodes].unsqueeze(-1)
+            return _in_full(ids, torch.ones(ids.shape, device=ids.device), width)
+        probs = self.probs[rows, nodes]
+        return probs if self.support is None else _in_full(self.support[rows, nodes], probs, width)
+
     def dense_probs(self, width: int) -> Tensor:
-        """[B, N, V] q in full, for statistics; the loop never calls it."""
-        if self.probs is not None and self.support is None:
-            return self.probs
-        if self.probs is None or self.support is None:
-            ids, masses = self.tokens.unsqueeze(2), self.prob_of_tokens().unsqueeze(2)
-        else:
-            ids, masses = self.support, self.probs
-        return masses.new_zeros(*self.tokens.shape, width).scatter_add_(2, ids, masses)
+        """[B, N, V] q in full."""
+        if self.probs is None:
+            return _in_full(self.tokens.unsqueeze(2), self.prob_of_tokens().unsqueeze(2), width)
+        return self.probs if self.support is None else _in_full(self.support, self.probs, width)
+
+
+def _in_full(ids: Tensor, masses: Tensor, width: int) -> Tensor:
+    """[..., V] laws from token ids [..., S] and their masses."""
+    return masses.new_zeros(*ids.shape[:-1], width).scatter_add(-1, ids, masses)
 
 
 class TargetRows:
@@ -116,18 +159,21 @@ class TargetRows:
     Row 0 is what follows pending; row 1 + i is what follows node i.
     """
 
-    def __init__(self, logits: Tensor, draft: Draft, sampling: Sampling):
+    def __init__(self, logits: Tensor, draft: Draft, sampling: Sampling, hidden: Tensor | None = None):
         """
         Args:
             logits: [B, N + 1, V] before temperature.
             draft: the nodes these rows belong to.
             sampling: defines p.
+            hidden: [B, N + 1, H] what the target's output layer made the logits from; for drafters that build on it.
         """
         self.logits = logits
+        self.hidden = hidden
         self.draft = draft
         self.sampling = sampling
+        self._computed: dict[Callable[[TargetRows, Draft], object], tuple[Draft, object]] = {}
 
-    @cached_property
+    @computed_once
     def all_probs(self) -> Tensor:
         """[B, N + 1, V] p after pending and after every node."""
         return self.sampling.probs(self.logits)
@@ -136,13 +182,23 @@ class TargetRows:
         """[B, V] p of one row per sequence; rows [B] int64."""
         return self.all_probs[torch.arange(len(rows), device=rows.device), rows]
 
-    def prob_of(self, tokens: Tensor) -> Tensor:
-        """[B, N] p of each node's token given its parent; tokens [B, N] int64."""
+    def prob_of(self, tokens: Tensor, parent: Tensor | None = None) -> Tensor:
+        """[B, N] p of each node's token given its parent, or given another one.
+
+        Args:
+            tokens: [B, N] int64.
+            parent: [B, N] int64; None is the draft's.
+        """
+        rows = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
         # A parent of -1 is pending, which is row 0: rows count from there.
-        parent_rows = self.all_probs.gather(
-            1, (self.draft.parent + 1).unsqueeze(2).expand(-1, -1, self.logits.shape[2])
-        )
-        return parent_rows.gather(2, tokens.unsqueeze(2)).squeeze(2)
+        return self.all_probs[rows, (self.draft.parent if parent is None else parent) + 1, tokens]
+
+    def once(self, compute: Callable[["TargetRows", Draft], T], draft: Draft) -> T:
+        """compute(self, draft) for the first who asks, and the same for who asks again: a rule's laws share much."""
+        known = self._computed.get(compute)
+        if known is None or known[0] is not draft:
+            known = self._computed[compute] = (draft, compute(self, draft))
+        return cast(T, known[1])
 
 
 @dataclass(frozen=True)
@@ -152,8 +208,14 @@ class Outcome:
     draft: Draft
     stop_law: Tensor  # [B, N + 1] probability that acceptance ended at each row
     stop: Tensor  # [B] int64 row of [pending, nodes...] where it did
-    num_accepted: Tensor  # [B] int64: nodes on the accepted path
+    num_accepted: Tensor  # [B] int64: nodes on the accepted path, which is the depth of stop
     next_token: Tensor  # [B] int64: the token emitted after it
     num_committed: Tensor  # [B] int64: accepted and emitted tokens kept; 0 for finished rows
     active: Tensor  # [B] bool: rows that were decoding when the round began
     target: TargetRows
+
+    @property
+    def lost(self) -> Tensor:
+        """[B] bool: whether a node was offered behind the row where acceptance stopped; it was not kept."""
+        behind_stop = self.draft.parent == self.stop.unsqueeze(1) - 1
+        return (self.draft.valid & behind_stop).any(1)

@@ -47,6 +47,19 @@ class Drafter(Protocol):
         ...
 
 
+class TreeDrafter(Drafter, Protocol):
+    """What a drafter offers as well whose shape is not CHAIN, or whose drafts end at a depth of their own."""
+
+    def num_nodes(self, gamma: int) -> int:
+        """Most nodes that a draft of depth gamma may hold; buffers have room for so many."""
+        ...
+
+
+def most_nodes(drafter: Drafter, gamma: int) -> int:
+    """Most nodes that a draft of depth gamma may hold: gamma itself, where a drafter of chains says nothing else."""
+    return drafter.num_nodes(gamma) if hasattr(drafter, "num_nodes") else gamma
+
+
 class StepwiseDrafter(Drafter, Protocol):
     """Optional: a drafter that drafts node by node, and lets the gamma policy end a draft in between.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from framework.draft import Draft, Outcome, TargetRows
-from framework.drafter import Drafter
+from framework.drafter import Drafter, most_nodes
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.generation import Generation
 from framework.prefill import prefill
@@ -85,9 +85,8 @@ class Engine:
         device, max_gamma = self.target.device, self.gamma_policy.max_gamma
         uniforms = Uniforms(seeds, 2 + self.drafter.num_uniforms(max_gamma), device)
         with stopwatch.stage("prefill"):
-            sequences, finisher, logits = prefill(self.target, prompts, stopping, max_gamma=max_gamma)
-            tally = Tally(max_gamma, detailed=detailed, token_rule=self.verifier.token_rule)
-            decoding = Decoding(sequences, finisher, uniforms, tally, stopwatch)
+            sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=self.max_nodes)
+            decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch)
             outcome = self._verify(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
         with stopwatch.stage("begin"):
             self.gamma_policy.begin()
@@ -95,6 +94,21 @@ class Engine:
                 self.drafter.keep_drafting = self.gamma_policy.keep_drafting
             self.drafter.begin(sequences, outcome, self.sampling)
         return decoding
+
+    def new_tally(self, *, detailed: bool) -> Tally:
+        """Without counts yet, for generations of this engine."""
+        return Tally(
+            self.gamma_policy.max_gamma,
+            self.max_nodes,
+            shape=self.drafter.shape,
+            detailed=detailed,
+            token_rule=self.verifier.token_rule,
+        )
+
+    @property
+    def max_nodes(self) -> int:
+        """Most nodes that a draft may hold."""
+        return most_nodes(self.drafter, self.gamma_policy.max_gamma)
 
     def round(self, decoding: Decoding) -> None:
         """Propose, one target pass over pending and the nodes, verify, commit, observe."""
@@ -110,7 +124,10 @@ class Engine:
         with stopwatch.stage("target"):
             tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
             logits = self.target.model.forward(
-                tokens, sequences.lengths - 1, visible=sequences.longest + draft.num_nodes
+                tokens,
+                sequences.lengths - 1,
+                visible=sequences.longest + draft.num_nodes,
+                tree=draft.tree,
             )
         with stopwatch.stage("verify"):
             outcome = self._verify(draft, logits, decoding, uniforms)
@@ -124,29 +141,31 @@ class Engine:
 
         Both depend on a node's ancestors only, so offering fewer nodes keeps the output's law.
         """
-        depth = torch.arange(1, draft.num_nodes + 1, device=draft.tokens.device)
-        is_eos = finisher.is_eos(draft.tokens)
-        behind_eos = (is_eos.cumsum(1) - is_eos.long()) > 0
-        return ~behind_eos & (depth < finisher.remaining.unsqueeze(1))
+        behind_eos = draft.tree.behind(finisher.is_eos(draft.tokens))
+        return ~behind_eos & (draft.tree.depth[:, 1:] < finisher.remaining.unsqueeze(1))
 
     def _verify(self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor) -> Outcome:
         """Draw where acceptance stops and what follows, and commit both."""
-        target = TargetRows(logits, draft, self.sampling)
+        target = TargetRows(logits, draft, self.sampling, self.target.model.hidden)
         stop_law = self.verifier.stop_law(target, draft)
         stop = draw(stop_law, uniforms[:, 0])
         replacement = self.verifier.replacement(target, draft, stop)
         next_token = draw(replacement, uniforms[:, 1])
         healthy = (stop_law.sum(1) + replacement.sum(1)).isfinite()
-        active = decoding.sequences.active
+        sequences = decoding.sequences
+        active = sequences.active
 
-        tokens = torch.cat([draft.tokens, next_token.unsqueeze(1)], 1)
-        tokens.scatter_(1, stop.unsqueeze(1), next_token.unsqueeze(1))
-        num_committed = decoding.finisher.commit(tokens, stop + 1, healthy)
+        path = draft.tree.path(stop)
+        num_accepted = draft.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
+        self.target.model.keep_path(draft.tree, path, after=sequences.lengths)
+        tokens = torch.cat([draft.tokens.gather(1, path), next_token.unsqueeze(1)], 1)
+        tokens.scatter_(1, num_accepted.unsqueeze(1), next_token.unsqueeze(1))
+        num_committed = decoding.finisher.commit(tokens, num_accepted + 1, healthy)
         return Outcome(
             draft=draft,
             stop_law=stop_law,
             stop=stop,
-            num_accepted=stop,
+            num_accepted=num_accepted,
             next_token=next_token,
             num_committed=num_committed,
             active=active,

@@ -2,27 +2,24 @@
 
 A model is a list of tables; tables[i] is [V ** i, V], the law or logits after each prefix of i tokens, prefixes
 numbered in base V with the first token as the highest digit. All is float64, so that a rule which keeps the dtype of
-what it is given shows errors down to 1e-15.
+what it is given shows errors down to 1e-15. M models may stand one under another in tables [M * V ** i, V]: their
+drafts are then counted together, which is much faster than one after another.
 
 B drafts, N nodes, V vocabulary, S support. `parent` is the structure of a draft: the parent of each node,
 breadth-first, -1 for a child of pending. [-1, 0, 1] is a chain, [-1, -1, 0, 1] are two, [-1, -1, 0, 0, 1] is a tree.
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from framework.draft import Draft, Law, Shape, TargetRows
-from framework.random_tables import KINDS, Tables, logits_of, random_stops, random_supports, random_tables
+from framework.random_tables import Tables
 from framework.sampling import Sampling, argmax
 from framework.verifiers.verifier import Verifier
 
 TREES = {1: [-1, -1, -1], 2: [-1, -1, 0, 0, 1], 3: [-1, -1, 0, 0, 1, 2]}  # by depth
-LARGEST_NUMBER_OF_DRAFTS = 1024  # of one case of the standard set
 
 
 def chains(number: int, gamma: int) -> list[int]:
@@ -35,6 +32,7 @@ def every_draft(
     *,
     parent: Sequence[int],
     law: Law,
+    shape: Shape | None = None,
     offered: Tables | None = None,
     supports: Tables | None = None,
 ) -> tuple[Draft, Tensor]:
@@ -48,18 +46,31 @@ def every_draft(
         q: tables [V ** i, V], one for every depth of the structure.
         parent: the structure.
         law: how siblings are drawn.
+        shape: what the draft calls its structure; if None, CHAIN where it is one, else TREE.
         offered: tables [V ** i] bool, whether children are offered after each prefix; None offers every node.
         supports: tables [V ** i, S] int64 of token ids, to hand over q on them only; None hands it over in full.
 
     Returns:
         The draft, its probs in the dtype of q, and the probability of each row, [B] float64.
     """
-    width, depth = q[0].shape[1], _depths(parent)
-    tokens = torch.empty(1, 0, dtype=torch.int64)
-    weights = torch.ones(1, dtype=torch.float64)
-    valid = torch.ones(1, 1, dtype=torch.bool)  # of the rows [pending, nodes...]
+    if shape is None:
+        shape = Shape.CHAIN if list(parent) == chains(1, len(parent)) else Shape.TREE
+    draft, weights, _ = every_draft_of_models(q, parent, law, shape, offered, supports)
+    return draft, weights
+
+
+def every_draft_of_models(
+    q: Tables, parent: Sequence[int], law: Law, shape: Shape, offered: Tables | None, supports: Tables | None
+) -> tuple[Draft, Tensor, Tensor]:
+    """As `every_draft`, of M models at once: their drafts, the probability of each, and its model, [B] int64."""
+    width, depth, num_models = q[0].shape[1], _depths(parent), len(q[0])
+    model = torch.arange(num_models)
+    tokens = torch.empty(num_models, 0, dtype=torch.int64)
+    weights = torch.ones(num_models, dtype=torch.float64)
+    valid = torch.ones(num_models, 1, dtype=torch.bool)  # of the rows [pending, nodes...]
+    prefixes = model.unsqueeze(1)  # of the same rows
     for node, above in enumerate(parent):
-        level, prefix = depth[above + 1], _prefixes(tokens, parent[:node], width)[:, above + 1]
+        level, prefix = depth[above + 1], prefixes[:, above + 1]
         siblings = [earlier for earlier in range(node) if parent[earlier] == above]
         masses = _masses_left(q[level][prefix].double(), tokens[:, siblings], law)
         is_valid = valid[:, above + 1] & (masses.sum(1) > 0)
@@ -71,25 +82,41 @@ def every_draft(
         weights = weights[rows] * (masses / masses.sum(1, keepdim=True))[rows, token]
         tokens = torch.cat([tokens[rows], token.unsqueeze(1)], 1)
         valid = torch.cat([valid, is_valid.unsqueeze(1)], 1)[rows]
+        prefixes = torch.cat([prefixes[rows], (prefix[rows] * width + token).unsqueeze(1)], 1)
+        model = model[rows]
     probs, support = None, None
     if law is not Law.ONE_HOT:
-        parent_rows, prefixes = [above + 1 for above in parent], _prefixes(tokens, parent, width)
+        parent_rows = [above + 1 for above in parent]
         probs = _met(q, parent_rows, depth, prefixes)
         if supports is not None:
             support = _met(supports, parent_rows, depth, prefixes)
             probs = probs.gather(2, support)
     parents = torch.tensor(parent).expand(len(tokens), -1)
-    return Draft(tokens, parents, valid[:, 1:], law, probs, support), weights
+    return Draft(tokens, parents, valid[:, 1:], law, probs, support, shape), weights, model
 
 
-def target_rows(logits: Tables, draft: Draft, sampling: Sampling) -> TargetRows:
-    """What the target's pass over these drafts gives; logits are its tables before temperature."""
+def target_rows(logits: Tables, draft: Draft, sampling: Sampling, model: Tensor | None = None) -> TargetRows:
+    """What the target's pass over these drafts gives.
+
+    Args:
+        logits: the target's tables before temperature.
+        draft: the rows that are passed over; all of one structure.
+        sampling: makes p from the logits.
+        model: [B] int64, whose draft each row is, where the tables hold several models.
+    """
     parent = _structure(draft)
-    prefixes = _prefixes(draft.tokens, parent, logits[0].shape[1])
+    prefixes = _prefixes(draft.tokens, parent, logits[0].shape[1], model)
     return TargetRows(_met(logits, range(draft.num_nodes + 1), _depths(parent), prefixes), draft, sampling)
 
 
-def output_law(verifier: Verifier, logits: Tables, draft: Draft, weights: Tensor, sampling: Sampling) -> Tensor:
+def output_law(
+    verifier: Verifier,
+    logits: Tables,
+    draft: Draft,
+    weights: Tensor,
+    sampling: Sampling,
+    model: Tensor | None = None,
+) -> Tensor:
     """Law of the first tokens that come out of one round and go on with the target, one token per table.
 
     Args:
@@ -98,20 +125,21 @@ def output_law(verifier: Verifier, logits: Tables, draft: Draft, weights: Tensor
         draft: each row a draft that may be proposed; all of one structure.
         weights: [B] float64 probability of each row.
         sampling: makes p from the logits.
+        model: [B] int64, whose draft each row is, where the tables hold several models.
 
     Returns:
-        [V ** len(logits)] float64. NaN where the rule gives no law: a probability that is negative or NaN, or
-        acceptance of a node that is not offered.
+        [V ** len(logits)] float64, or the laws of M models one after another. NaN where the rule gives no law: a
+        probability that is negative or NaN, or acceptance of a node that is not offered.
 
     Raises:
         ValueError: the rows of the draft differ in structure.
     """
     parent, width = _structure(draft), logits[0].shape[1]
-    depth, prefixes = _depths(parent), _prefixes(draft.tokens, parent, width)
-    target = target_rows(logits, draft, sampling)
+    depth, prefixes = _depths(parent), _prefixes(draft.tokens, parent, width, model)
+    target = target_rows(logits, draft, sampling, model)
     not_offered = torch.cat([torch.zeros(len(weights), 1, dtype=torch.bool), ~draft.valid], 1)
     stop_law = _checked(verifier.stop_law(target, draft), not_offered)
-    emitted = torch.zeros(1, dtype=torch.float64)
+    emitted = torch.zeros(len(logits[0]), dtype=torch.float64)
     for level, table in enumerate(logits):
         # What ended earlier goes on with the target's own law; what ends here is added to it.
         emitted = (emitted.unsqueeze(1) * sampling.probs(table).double()).flatten()
@@ -124,9 +152,15 @@ def output_law(verifier: Verifier, logits: Tables, draft: Draft, weights: Tensor
     return emitted
 
 
+def expected_tokens(verifier: Verifier, logits: Tables, draft: Draft, weights: Tensor, sampling: Sampling) -> float:
+    """Tokens that one round commits on average, the one after the accepted nodes included; arguments as above."""
+    stop_law = verifier.stop_law(target_rows(logits, draft, sampling), draft).double()
+    return ((stop_law * (draft.tree.depth + 1)).sum(1) * weights).sum().item()
+
+
 def joint_law(tables: Tables) -> Tensor:
     """[V ** len(tables)] float64: the law of that many tokens drawn one after another."""
-    law = torch.ones(1, dtype=torch.float64)
+    law = torch.ones(len(tables[0]), dtype=torch.float64)
     for table in tables:
         law = (law.unsqueeze(1) * table.double()).flatten()
     return law
@@ -142,81 +176,6 @@ def total_variation(left: Tensor, right: Tensor) -> float:
     return (left - right).abs().sum().item() / 2
 
 
-@dataclass(frozen=True)
-class Case:
-    """One member of the standard set; everything about it follows from these fields."""
-
-    law: Law
-    shape: Shape
-    kind: str  # of KINDS: how p and q relate
-    form: str  # how q is handed over: dense, sparse or one_hot
-    width: int  # V
-    gamma: int  # depth of the structure
-    ragged: bool  # whether the drafter stops early after some prefixes
-    standardised: bool  # whether q, too, went through the sampling, as most drafters' does
-    seed: int
-
-    def __str__(self) -> str:
-        stops = "some nodes not offered" if self.ragged else "all nodes offered"
-        made = "standardised like p" if self.standardised else "not standardised"
-        return (
-            f"{self.kind} laws, {self.form} q {made}, {self.law.name} {self.shape.name} of gamma {self.gamma}, "
-            f"{stops}, vocabulary {self.width}, seed {self.seed}"
-        )
-
-    @property
-    def parent(self) -> list[int]:
-        """The structure: one chain, two chains, or one of TREES."""
-        if self.shape is Shape.TREE:
-            return TREES[self.gamma]
-        return chains(1 if self.shape is Shape.CHAIN else 2, self.gamma)
-
-    def total_variation(self, verifier: Verifier, sampling: Sampling) -> float:
-        """Between the first gamma + 1 tokens of the rule and of the target; NaN where the rule gives no law."""
-        generator = torch.Generator().manual_seed(self.seed)
-        p, q = random_tables(self.kind, self.width, self.gamma, generator, narrow=self.form == "sparse")
-        if self.standardised:
-            q = [sampling.probs(table) for table in logits_of(q)]
-        draft, weights = every_draft(
-            q,
-            parent=self.parent,
-            law=self.law,
-            offered=random_stops(self.width, self.gamma, generator) if self.ragged else None,
-            supports=random_supports(q, generator) if self.form == "sparse" else None,
-        )
-        emitted = output_law(verifier, logits_of(p), draft, weights, sampling)
-        return total_variation(emitted, target_law(logits_of(p), sampling))
-
-
-def standard_cases(law: Law, shape: Shape, sampling: Sampling) -> Iterator[Case]:
-    """All KINDS, every form of q, standardised and not, all nodes offered and not, gamma 1 to 3, two seeds.
-
-    Left out are structures with too many drafts to be counted quickly.
-    """
-    forms = ("one_hot",) if law is Law.ONE_HOT else ("dense", "sparse")
-    standardised = (False,) if sampling == Sampling() else (False, True)  # without settings they are the same
-    for settings in product(KINDS, forms, (3, 4), (1, 2, 3), (False, True), standardised, range(2)):
-        case = Case(law, shape, *settings)
-        if law is Law.ONE_HOT or case.width ** len(case.parent) <= LARGEST_NUMBER_OF_DRAFTS:
-            yield case
-
-
-def worst_total_variation(verifier: Verifier, *, law: Law, shape: Shape, sampling: Sampling) -> tuple[float, Case]:
-    """How far a rule's output is from the target's law at worst over the standard set, and where.
-
-    An exact rule stays below 1e-12, which is rounding. Takes about a second.
-
-    Returns:
-        The total variation and the first case that has it; NaN and its case if the rule gives no law somewhere.
-
-    Raises:
-        ValueError: the rule refuses such drafts.
-    """
-    verifier.check(law, shape)
-    found = [(case.total_variation(verifier, sampling), case) for case in standard_cases(law, shape, sampling)]
-    return max(found, key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0])
-
-
 def _depths(parent: Sequence[int]) -> list[int]:
     """Depth of each row of [pending, nodes...]; pending's is 0."""
     depths = [0]
@@ -225,9 +184,9 @@ def _depths(parent: Sequence[int]) -> list[int]:
     return depths
 
 
-def _prefixes(tokens: Tensor, parent: Sequence[int], width: int) -> Tensor:
+def _prefixes(tokens: Tensor, parent: Sequence[int], width: int, model: Tensor | None) -> Tensor:
     """[B, N + 1] int64: the number of the path that leads to each row of [pending, nodes...]."""
-    numbers = [torch.zeros(len(tokens), dtype=torch.int64)]
+    numbers = [torch.zeros(len(tokens), dtype=torch.int64) if model is None else model]
     for node, above in enumerate(parent):
         numbers.append(numbers[above + 1] * width + tokens[:, node])
     return torch.stack(numbers, 1)

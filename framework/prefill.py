@@ -31,7 +31,7 @@ def check_prompts(prompts: list[list[int]], *, vocabulary_size: int, context: in
 
 
 def prefill(
-    target: Target, prompts: list[list[int]], stopping: Stopping, *, max_gamma: int
+    target: Target, prompts: list[list[int]], stopping: Stopping, *, max_nodes: int
 ) -> tuple[Sequences, Finisher, Tensor]:
     """Lay out the prompts and read them in one pass.
 
@@ -39,7 +39,7 @@ def prefill(
         target: its model's cache is begun anew.
         prompts: token ids per row.
         stopping: what ends a row.
-        max_gamma: most tokens a draft may hold; buffers get that much room beyond the last committed token.
+        max_nodes: most tokens a draft may hold; buffers get that much room beyond the last committed token.
 
     Returns:
         the sequences, still without a new token; their finisher; logits [B, 1, V] of the token after each prompt.
@@ -47,7 +47,7 @@ def prefill(
     model = target.model
     check_prompts(prompts, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in prompts)
-    width = min(longest + stopping.max_new_tokens, model.context) + max_gamma + 1
+    width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
     sequences = Sequences.from_prompts(prompts, width=width, device=target.device)
     model.begin(len(prompts), width)
     logits = model.forward(sequences.tokens[:, :longest], None, visible=longest, keep=sequences.lengths - 1)

@@ -48,8 +48,16 @@ def load_target(*, path: str, dtype: str, device: str, attention: str, context: 
     )
 
 
-def load_draft_model(*, path: str, dtype: str, attention: str) -> Callable[[Target], CachedLM]:
+def load_draft_model(
+    *, path: str, dtype: str, attention: str, key: str = "drafter.model"
+) -> Callable[[Target], CachedLM]:
     """Say how to load a small model for a target; it is loaded once the target is known, onto the target's device.
+
+    Args:
+        path: a folder, or a name on the hub.
+        dtype: of its weights.
+        attention: implementation.
+        key: where the yaml says so, for errors.
 
     Raises (when called with the target):
         OSError: nothing loadable at `path`, or no network to load it over.
@@ -57,16 +65,16 @@ def load_draft_model(*, path: str, dtype: str, attention: str) -> Callable[[Targ
     """
 
     def load(target: Target) -> CachedLM:
-        place = _locate(path, key="drafter.model.path")
-        check_same_tokenizer(target.tokenizer, _load_tokenizer(place))
-        model = _load_model(place, dtype, target.device, attention, key="drafter.model")
+        place = _locate(path, key=f"{key}.path")
+        check_same_tokenizer(target.tokenizer, _load_tokenizer(place), key=f"{key}.path")
+        model = _load_model(place, dtype, target.device, attention, key=key)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or target.model.context
         return CachedLM(model, vocabulary_size=target.vocabulary_size, context=min(target.model.context, limit))
 
     return load
 
 
-def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> None:
+def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, *, key: str) -> None:
     """
     Raises:
         ValueError: the two give one id to different strings, so that a draft would mean another text.
@@ -77,7 +85,7 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTok
         token, token_id = differing[0]
         raise ValueError(
             f"the drafter's tokenizer differs from the target's in {len(differing)} entries, first {token!r} = "
-            f"{token_id}; both must be the same: choose another drafter.model.path"
+            f"{token_id}; both must be the same: choose another {key}"
         )
 
 

@@ -90,6 +90,21 @@ def argmax(values: Tensor) -> Tensor:
     return torch.where(values == values.amax(-1, keepdim=True), ids, width - 1).amin(-1)
 
 
+def largest(values: Tensor, number: int) -> Tensor:
+    """Indices of the largest values, the largest first, the smallest index on ties. [..., V] -> [..., number] int64."""
+    width = values.shape[-1]
+    ids = torch.arange(width, device=values.device)
+    found: list[Tensor] = []
+    # Which of equal values topk takes is open, but not the values.
+    best = values.topk(number, dim=-1).values
+    for place, value in enumerate(best.split(1, dim=-1)):
+        is_here = values == value
+        if place:
+            is_here = is_here & ((ids > found[-1]) | (value != best[..., place - 1 : place]))
+        found.append(torch.where(is_here, ids, width - 1).amin(-1, keepdim=True))
+    return torch.cat(found, -1)
+
+
 def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Invert the cumulative distribution: the first index whose cumulative mass exceeds u times the total.
 
@@ -102,8 +117,13 @@ def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
     Returns:
         [...] int64 in [0, S); never an entry of zero mass.
     """
+    return draw_several(probs, uniforms.unsqueeze(-1)).squeeze(-1)
+
+
+def draw_several(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Independent draws from each law; uniforms [..., K] -> [..., K] int64, else as `draw`."""
     cumulative = probs.double().cumsum(-1)
     total = cumulative[..., -1:]
     # u * total can round up to total, beyond the last entry.
-    threshold = torch.minimum(uniforms.double().unsqueeze(-1) * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp_(max=probs.shape[-1] - 1)
+    threshold = torch.minimum(uniforms.double() * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, threshold, right=True).clamp_(max=probs.shape[-1] - 1)

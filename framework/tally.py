@@ -8,48 +8,61 @@ import torch
 from torch import Tensor
 
 from framework import theory
-from framework.draft import Outcome
+from framework.draft import Outcome, Shape
 
-SETTINGS = ("max_gamma", "detailed", "token_rule")  # of a tally; all else is counted
+SETTINGS = ("max_gamma", "max_nodes", "shape", "detailed", "token_rule")  # of a tally; all else is counted
 
 
 @dataclass
 class Tally:
     """Counts over rounds, prefill excluded.
 
-    A node is *tested* when it was accepted or is the first one rejected; alpha is over tested nodes only.
+    A node is *tested* when it was accepted or is the first one rejected; alpha is over tested nodes only. Where several
+    nodes hang on one parent, a level of the draft is tested, and accepted if one of its nodes is. At a branch's end
+    nothing is left to test.
 
     Attributes:
-        accepted: [depth + 1, depth + 1] float64: rounds by number of nodes offered (first axis) and accepted.
-        passes: [depth + 1] float64: target passes by number of nodes read beside pending.
+        max_gamma: largest depth of a draft.
+        max_nodes: most nodes of a draft; None is max_gamma, as for chains.
+        shape: of the drafts.
+        accepted: [max_gamma + 1, max_gamma + 1] float64: rounds by depth offered (first axis) and accepted. Where a
+            branch ended, no more was offered than was accepted.
+        passes: [max_nodes + 1] float64: target passes by number of nodes read beside pending.
         committed: tokens kept, the extra token of every round included.
         detailed: whether the sums below are taken; they need every law in full, so timed runs go without.
         token_rule: whether nodes are kept with probability min(1, p / q), so that overlap says how many are.
-        overlap: sum of beta = sum_x min(p, q) over tested nodes.
+        overlap: sum of beta = sum_x min(p, q) over tested nodes of chains; elsewhere it does not say what is kept.
+        overlap_tested: how many nodes that sum is over.
         overlap_variance: sum of beta (1 - beta) over them.
         expected: sum of the acceptances that the stop laws expect, over rounds.
         expected_variance: sum of the variances of those laws.
     """
 
     max_gamma: int
+    max_nodes: int | None = None
+    shape: Shape = Shape.CHAIN
     detailed: bool = False
     token_rule: bool = True
     accepted: Tensor = field(init=False)
     passes: Tensor = field(init=False)
     committed: float | Tensor = 0
     overlap: float = 0
+    overlap_tested: int = 0
     overlap_variance: float = 0
     expected: float = 0
     expected_variance: float = 0
 
     def __post_init__(self) -> None:
         self.accepted = torch.zeros(self.max_gamma + 1, self.max_gamma + 1, dtype=torch.float64)
-        self.passes = torch.zeros(self.max_gamma + 1, dtype=torch.float64)
+        most = self.max_gamma if self.max_nodes is None else self.max_nodes
+        self.passes = torch.zeros(most + 1, dtype=torch.float64)
 
     def observe(self, outcome: Outcome) -> None:
         """Count one round of the rows that took part in it."""
         active = outcome.active.double()
-        offered = outcome.draft.num_valid
+        offered = outcome.draft.offered_depth
+        if self.shape is not Shape.CHAIN:
+            offered = torch.where(outcome.lost, offered, outcome.num_accepted)
         device = active.device
         if self.accepted.device != device:
             self.accepted = self.accepted.to(device)
@@ -61,24 +74,30 @@ class Tally:
             self._observe_laws(outcome)
 
     def _observe_laws(self, outcome: Outcome) -> None:
-        draft, active = outcome.draft, outcome.active
-        index = torch.arange(draft.num_nodes, device=active.device)
-        tested = draft.valid & (index <= outcome.num_accepted.unsqueeze(1)) & active.unsqueeze(1)
+        active = outcome.active
+        if self.shape is Shape.CHAIN:
+            self._observe_overlap(outcome)
+        depth = outcome.draft.tree.depth[active].double()
+        law = outcome.stop_law.double()[active]
+        mean = (law * depth).sum(1)
+        self.expected += mean.sum().item()
+        self.expected_variance += ((law * depth**2).sum(1) - mean**2).sum().item()
+
+    def _observe_overlap(self, outcome: Outcome) -> None:
+        draft = outcome.draft
+        index = torch.arange(draft.num_nodes, device=draft.tokens.device)
+        tested = draft.valid & (index <= outcome.num_accepted.unsqueeze(1)) & outcome.active.unsqueeze(1)
         p = outcome.target.all_probs[:, :-1].double()
         beta = torch.minimum(p, draft.dense_probs(p.shape[2]).double()).sum(2)[tested]
         self.overlap += beta.sum().item()
+        self.overlap_tested += len(beta)
         self.overlap_variance += (beta * (1 - beta)).sum().item()
-        depth = torch.arange(draft.num_nodes + 1, device=active.device, dtype=torch.float64)
-        law = outcome.stop_law.double()[active]
-        mean = law @ depth
-        self.expected += mean.sum().item()
-        self.expected_variance += (law @ depth**2 - mean**2).sum().item()
 
     def add(self, other: "Tally") -> None:
         """Merge another tally of the same settings into this one.
 
         Raises:
-            ValueError: max_gamma, detailed or token_rule differ.
+            ValueError: a setting differs.
         """
         ours, theirs = ({name: getattr(tally, name) for name in SETTINGS} for tally in (self, other))
         if ours != theirs:
@@ -98,13 +117,13 @@ class Tally:
 
     @property
     def accepted_by_position(self) -> list[float]:
-        """Nodes accepted at draft position 1, 2, ..."""
+        """Nodes accepted at depth 1, 2, ..."""
         by_accepted = self.accepted.sum(0).tolist()
         return [sum(by_accepted[position:]) for position in range(1, self.max_gamma + 1)]
 
     @property
     def tested_by_position(self) -> list[float]:
-        """Nodes tested at draft position 1, 2, ...: offered, and all before them accepted."""
+        """Nodes tested at depth 1, 2, ...: offered, and one accepted at every depth before."""
         table = self.accepted.tolist()
         return [
             sum(sum(row[position - 1 :]) for offered, row in enumerate(table) if offered >= position)
@@ -121,6 +140,7 @@ class Tally:
             "accepted": sum(self.accepted_by_position),
             "tested": sum(self.tested_by_position),
             "overlap": self.overlap,
+            "overlap_tested": self.overlap_tested,
             "overlap_variance": self.overlap_variance,
             "expected": self.expected,
             "expected_variance": self.expected_variance,
@@ -142,10 +162,9 @@ class Tally:
         ):
             metrics[f"alpha/position/{position}"] = _ratio(kept, tried)
         if self.detailed:
-            metrics["alpha/overlap"] = _ratio(self.overlap, tested)
-            metrics["tau/eq1"] = self._expected_by_eq1(
-                metrics["alpha/overlap" if self.token_rule else "alpha/empirical"]
-            )
+            metrics["alpha/overlap"] = _ratio(self.overlap, self.overlap_tested)
+            alpha = metrics["alpha/overlap" if self.token_rule else "alpha/empirical"]
+            metrics["tau/eq1"] = self._expected_by_eq1(alpha) if self.shape is Shape.CHAIN else None
             promises = [(self.expected, self.expected_variance, self.max_gamma)]
             if self.token_rule:
                 promises.append((self.overlap, self.overlap_variance, 1))

@@ -27,6 +27,7 @@ from framework.stopping import Stopping
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.lenience import Lenience
+from framework.verifiers.standard import standard_rule
 from framework.verifiers.verifier import Verifier
 
 GAMMA_FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
@@ -46,12 +47,17 @@ class Model:
     dtype: torch.dtype
 
 
+def mostly(usual: list[Any], rare: list[Any]) -> st.SearchStrategy[Any]:
+    """One of the usual values, or in 1 of 8 cases a rare one, after which little happens."""
+    return st.integers(0, 7).flatmap(lambda number: st.sampled_from(rare if number == 7 else usual))
+
+
 def models(*dtypes: torch.dtype) -> st.SearchStrategy[Model]:
     return st.builds(
         Model,
         family=st.sampled_from(["llama", "gpt2"]),
         vocabulary=st.sampled_from([50, 5, 2]),
-        context=st.sampled_from([40, 9, 2, 160]),
+        context=mostly([40, 160, 9], [2]),
         dtype=st.sampled_from(dtypes),
     )
 
@@ -70,12 +76,17 @@ def uncached(target: Target, tokens: list[int]) -> Tensor:
 # Drafters
 
 
+Knobs = tuple[tuple[str, Any], ...]  # of a yaml: names and values, hashable
+
+
 @cache
-def of_yaml(name: str, model: Model, twin: bool) -> Drafter:
+def of_yaml(name: str, knobs: Knobs, model: Model, twin: bool) -> Drafter:
     """The drafter of a yaml, for a tiny target and, where it has a model, in float64 like it: no draw is a near-tie."""
-    node = OmegaConf.load(DRAFTER_FOLDER / f"{name}.yaml")
+    node = OmegaConf.merge(OmegaConf.load(DRAFTER_FOLDER / f"{name}.yaml"), dict(knobs))
     if "dtype" in node.get("model", {}):
         node.model.dtype = "float64"
+    if "branching" in node:
+        node.branching = [min(children, model.vocabulary) for children in node.branching]
     return tiny_factory_of(node, model.vocabulary)(target=target_of(model))
 
 
@@ -114,10 +125,10 @@ class Guesses:
         dice = random.Random(f"{self.seed} {committed}")
         right = self.truths.get(tuple(committed[:prompt]), [])[len(committed) - prompt :]
         right += [0] * gamma
-        return [
-            token if dice.random() < self.luck else dice.randrange(self.vocabulary)
-            for token in right[: dice.randint(0, gamma)]
-        ]
+        # What is drafted with a smaller gamma begins like what is drafted with a larger one: near a row's end gamma
+        # depends on the rows beside it.
+        length = min(gamma, dice.randint(0, MAX_GAMMA))
+        return [token if dice.random() < self.luck else dice.randrange(self.vocabulary) for token in right[:length]]
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
@@ -167,12 +178,33 @@ class Table:
         pass
 
 
+# A yaml's name with its knobs, "guesses" with its luck, or "table" with whether it is sparse; and a seed.
 DrafterChoice = tuple[str, Any, int]
 
 
-# A yaml's name, "guesses" with its luck, or "table" with whether it is sparse; and a seed.
+def knobs_of(**values: list[Any]) -> st.SearchStrategy[Knobs]:
+    return st.fixed_dictionaries({key: st.sampled_from(some) for key, some in values.items()}).map(
+        lambda knobs: tuple(knobs.items())
+    )
+
+
+YAMLS: list[DrafterChoice] = [(name, (), 0) for name in NAMES]
+BRANCHINGS = [(3, 2, 1, 1), (2,), (2, 2, 2), (1, 3), (4,)]
+BRANCHING: st.SearchStrategy[DrafterChoice] = st.one_of(
+    st.tuples(
+        st.just("transformer_tree"),
+        knobs_of(branching=BRANCHINGS, children=["without_replacement", "iid", "likeliest"]),
+        st.just(0),
+    ),
+    st.tuples(
+        st.just("medusa"),
+        knobs_of(form=["tree", "greedy_chain", "sampled_chain"], nodes=[16, 1, 5, 60]),
+        st.just(0),
+    ),
+)
 ANY_DRAFTER: st.SearchStrategy[DrafterChoice] = st.one_of(
-    st.tuples(st.sampled_from(NAMES), st.none(), st.just(0)),
+    st.sampled_from(YAMLS),
+    BRANCHING,
     st.tuples(st.just("guesses"), st.sampled_from([0.7, 0.0, 0.95, 1.0]), st.integers(0, 99)),
     st.tuples(st.just("table"), st.booleans(), st.integers(0, 99)),
 )
@@ -184,7 +216,7 @@ def build_drafter(choice: DrafterChoice, model: Model, *, twin: bool = False) ->
         return Guesses(model.vocabulary, knob, seed)
     if name == "table":
         return Table(vocabulary=model.vocabulary, sparse=knob, seed=seed)
-    return of_yaml(name, model, twin)
+    return of_yaml(name, knob, model, twin)
 
 
 # Policies, sampling, verifiers
@@ -192,7 +224,7 @@ def build_drafter(choice: DrafterChoice, model: Model, *, twin: bool = False) ->
 GAMMAS = st.integers(1, MAX_GAMMA)
 # Ranges of the knobs; a policy that is not here keeps its yaml.
 KNOBS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "fixed": st.fixed_dictionaries({"gamma": st.integers(0, MAX_GAMMA)}),
+    "fixed": st.fixed_dictionaries({"gamma": mostly(list(range(1, MAX_GAMMA + 1)), [0])}),
     "additive": GAMMAS.flatmap(
         lambda most: st.fixed_dictionaries({"max_gamma": st.just(most), "initial": st.integers(1, most)})
     ),
@@ -239,6 +271,15 @@ DRAWING = st.builds(
 LENIENT = st.sampled_from([1.0, 0.5, 0.01]).map(lambda lenience: Lenience(lenience=lenience))
 
 
+def takes(verifier: Verifier, drafter: Drafter) -> bool:
+    """Whether a rule can verify what a drafter drafts."""
+    try:
+        verifier.check(drafter.law, drafter.shape)
+    except ValueError:
+        return False
+    return True
+
+
 # Prompts and what ends them
 
 
@@ -259,18 +300,13 @@ def prompts(model: Model) -> st.SearchStrategy[list[list[int]]]:
 def stoppings(draw: Callable, model: Model) -> Stopping:
     tokens = st.integers(0, model.vocabulary - 1)
     everything = tuple(range(model.vocabulary))
-    eos_ids = draw(
-        st.one_of(
-            st.just(()),
-            st.lists(tokens, min_size=1, max_size=3).map(tuple),
-            st.just((model.vocabulary + 3,)),  # a tokenizer may have tokens that the model never says
-            st.just(everything),
-        )
-    )
+    beyond = (model.vocabulary + 3,)  # a tokenizer may have tokens that the model never says
+    some = st.lists(tokens, min_size=1, max_size=max(1, model.vocabulary // 5)).map(tuple)
+    eos_ids = draw(mostly([(), None, beyond], [everything]).flatmap(lambda ids: some if ids is None else st.just(ids)))
     tokenizer = target_of(model).tokenizer
     texts = st.lists(tokens, min_size=1, max_size=3).map(tokenizer.decode)
     return Stopping(
-        max_new_tokens=draw(st.integers(1, 24)),
+        max_new_tokens=draw(mostly(list(range(24, 3, -1)), [1, 2, 3])),
         eos_ids=eos_ids,
         stop_strings=tuple(draw(st.one_of(st.just([]), st.lists(texts, max_size=2)))),
         tokenizer=tokenizer,
@@ -296,10 +332,11 @@ class Case:
         return list(range(len(self.prompts)))
 
     def engine(self, drafter: Drafter, verifier: Verifier, sampling: Sampling) -> Engine:
+        """With the rule that is usual for the drafter's drafts where the verifier does not take them."""
         return Engine(
             target=self.target,
             drafter=drafter,
-            verifier=verifier,
+            verifier=verifier if takes(verifier, drafter) else standard_rule(drafter.law, drafter.shape),
             gamma_policy=build_policy(self.policy),
             sampling=sampling,
         )

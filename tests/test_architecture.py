@@ -12,7 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 FOLDERS = ("framework", "drafters", "experiments")
 
-WORDS = {"framework.sequences", "framework.draft", "framework.sampling"}
+WORDS = {"framework.sequences", "framework.draft", "framework.tree", "framework.sampling", "framework.computed_once"}
 CONTRACTS = {
     "framework.drafter",
     "framework.target",

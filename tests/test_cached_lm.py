@@ -1,12 +1,16 @@
 """CachedLM: after whatever rows read and rolled back, its logits are those of a fresh pass without any cache."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from framework.cached_lm import FEW_TOKENS, CachedLM
+from framework.draft import Draft, Law, Shape
 from framework.sequences import Sequences
 from framework.tiny_models import FAMILIES, tiny_cached_lm, tiny_model
+from framework.tree import Chain, Tree
 
 # What roundings may add, as a share of 1 + the largest logit.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-6, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -168,6 +172,38 @@ def test_catching_up(num_new, roll_back):
         rounds.commit(rounds.draw(4, num_new), torch.tensor(counts))
         lm.cached = (lm.cached - roll_back).clamp(min=0)
         caught_up()
+
+
+@pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, -1, 0, 1, 1, 2, 2, 2], [-1, -1]], ids=str)
+def test_what_was_accepted_of_its_own_draft_needs_no_second_reading(monkeypatch, parents):
+    """And the host is told how much is left to read: after the first round nothing asks the device."""
+    lm, random = tiny_cached_lm(dtype=torch.float64), torch.Generator().manual_seed(0)
+    rounds, num_rows = Rounds(lm, width=100), len(PROMPT_LENGTHS)
+    sequences, kind = rounds.sequences, Chain if parents == list(range(-1, 3)) else Tree
+    tree = kind.shared(parents, num_rows, lm.device)
+    nodes_read = int((tree.depth[0, 1:] < tree.deepest).sum())
+    for number in range(12):
+        logits = lm.catch_up(sequences)
+        for row in range(num_rows):
+            assert_as_uncached(lm, logits[row : row + 1], rounds.committed(row))
+        tokens = rounds.draw(num_rows, len(parents))
+        if nodes_read:
+            visible = sequences.longest + nodes_read
+            lm.forward(tokens[:, :nodes_read], sequences.lengths - 1, visible=visible, tree=tree, first=1)
+        draft = Draft.of_tree(tree, tokens, Law.ONE_HOT, shape=Shape.CHAIN if tree.is_chain else Shape.TREE)
+        for each in (draft, Draft.empty(num_rows, lm.device))[: 1 + number % 3]:
+            stop = torch.randint(0, each.num_nodes + 1, (num_rows,), generator=random)
+            path, num_accepted = each.tree.path(stop), each.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
+            emitted = torch.cat([each.tokens.gather(1, path), rounds.draw(num_rows, 1)], 1)
+            counts = (num_accepted + 1).where(torch.arange(num_rows) != number % 5, 0)  # some row has finished
+            num_accepted = torch.minimum(num_accepted, counts)
+            rounds.commit(emitted, counts)
+            outcome = SimpleNamespace(draft=each, stop=stop, num_accepted=num_accepted, num_committed=counts)
+            before = lm.cached.clone()
+            lm.keep_accepted(sequences, outcome)
+            is_kept = (path < nodes_read) & (torch.arange(path.shape[1]) < num_accepted.unsqueeze(1))
+            assert lm.cached.equal(before + is_kept.sum(1))  # pending was read, and the path but for its last node
+        monkeypatch.setattr(torch.Tensor, "tolist", None)
 
 
 @pytest.mark.parametrize("longest", [FEW_TOKENS - 1, FEW_TOKENS + 20])

@@ -215,6 +215,92 @@ class SaysOtherwise(Bigram):
         return replace(draft, law=Law.WITHOUT_REPLACEMENT)
 
 
+class Bush(Bigram):
+    """Two children of pending, drawn independently, and one child of the first; honest."""
+
+    shape = Shape.TREE
+    law = Law.IID
+    parents = (-1, -1, 0)
+
+    def num_nodes(self, gamma):
+        return 3
+
+    def num_uniforms(self, gamma):
+        return 3
+
+    def propose(self, sequences, gamma, uniforms):
+        parents = self.parents if gamma > 1 else self.parents[:2]
+        above, tokens, probs = [sequences.pending], [], []
+        for node, parent in enumerate(parents):
+            probs.append(self.sampling.probs(self.logits[above[parent + 1]]))
+            tokens.append(self.choose(probs[-1], tokens, parent, uniforms[:, node]))
+            above.append(tokens[-1])
+        return self.made(torch.stack(tokens, 1), torch.stack(probs, 1), parents)
+
+    def choose(self, probs, siblings, parent, uniforms):
+        return draw(probs, uniforms)
+
+    def made(self, tokens, probs, parents):
+        parent = torch.tensor(parents).expand(len(tokens), -1)
+        return Draft(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), self.law, probs, shape=self.shape)
+
+
+class BushOfDifferent(Bush):
+    """Says that siblings are drawn independently, and draws the second without the first's token."""
+
+    def choose(self, probs, siblings, parent, uniforms):
+        if parent == -1 and siblings:
+            probs = probs.scatter(1, siblings[0].unsqueeze(1), 0.0)
+        return draw(probs, uniforms)
+
+
+class BushWithoutReplacement(Bush):
+    """Draws the second sibling without the first's token, and says so; honest."""
+
+    law = Law.WITHOUT_REPLACEMENT
+
+    def choose(self, probs, siblings, parent, uniforms):
+        if parent == -1 and siblings:
+            left = probs.scatter(1, siblings[0].unsqueeze(1), 0.0)
+            probs = torch.where(left.sum(1, keepdim=True) > 0, left, probs)
+        return draw(probs, uniforms)
+
+    def made(self, tokens, probs, parents):
+        draft = super().made(tokens, probs, parents)
+        was_left = probs[:, 1].gather(1, tokens[:, 1:2]).squeeze(1) > 0
+        differs = was_left & (tokens[:, 0] != tokens[:, 1])  # at temperature 0 there is no second token to draw
+        return draft.offered(torch.where(torch.arange(len(parents)) == 1, differs.unsqueeze(1), True))
+
+
+class BushOfWhatIsLeft(BushWithoutReplacement):
+    """Reports of the second sibling what it was drawn from, and not the law after its parent."""
+
+    def made(self, tokens, probs, parents):
+        left = probs[:, 1].scatter(1, tokens[:, :1], 0.0)
+        left = left / left.sum(1, keepdim=True)
+        probs = torch.stack([probs[:, 0], left.where(left.isfinite(), probs[:, 1]), *probs.unbind(1)[2:]], 1)
+        return super().made(tokens, probs, parents)
+
+
+class BushSaysChain(Bush):
+    def made(self, tokens, probs, parents):
+        return replace(super().made(tokens, probs, parents), shape=Shape.CHAIN)
+
+
+class BushWithoutRoom(Bush):
+    def num_nodes(self, gamma):
+        return gamma
+
+
+class BushThatHidesItsSize(Bush):
+    num_nodes = None
+
+    def __getattribute__(self, name):
+        if name == "num_nodes":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
 class NoLaw(Bigram):
     law = "iid"
 
@@ -256,6 +342,15 @@ BROKEN = [
     (NoLaw, "are declared", "law is 'iid'; set it on the class to one of Law.ONE_HOT"),
     (HalfUniforms, "are declared", "return whole numbers"),
     (Raises, "shapes, dtypes and ids", "it raised KeyError: 'a bug'"),
+    (BushOfDifferent, "tokens are drawn from", "node 1: token"),
+    (
+        BushOfWhatIsLeft,
+        "siblings report one law",
+        r"node 1 are 0\.\d+ from those of its sibling 0; report the law after",
+    ),
+    (BushSaysChain, "depth is at most gamma", r"says CHAIN, and the drafter declares TREE.*shape=\.\.\."),
+    (BushWithoutRoom, "depth is at most gamma", r"has 2 nodes where 1 were announced \(num_nodes\)"),
+    (BushThatHidesItsSize, "are declared", "say how many nodes a TREE"),
 ]
 
 
@@ -268,7 +363,7 @@ def test_a_broken_drafter_is_told_what_is_wrong(drafter, rule, message):
         report.require()
 
 
-@pytest.mark.parametrize("drafter", [Bigram, StopsAfterWeak])
+@pytest.mark.parametrize("drafter", [Bigram, StopsAfterWeak, Bush, BushWithoutReplacement])
 def test_an_honest_drafter_passes(drafter):
     check_drafter(drafter, samples=SAMPLES).require()
 
@@ -326,7 +421,7 @@ class KeepsAll(SpeculativeSampling):
     """Accepts whatever is offered, and says that this is exact."""
 
     def stop_law(self, target, draft):
-        return torch.nn.functional.one_hot(draft.num_valid, draft.num_nodes + 1).double()
+        return torch.nn.functional.one_hot(draft.offered_depth, draft.num_nodes + 1).double()
 
 
 class ResidualIsP(SpeculativeSampling):

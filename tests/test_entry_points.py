@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,13 +12,17 @@ import torch
 from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure
 from experiments.records import group_records, load_records
+from experiments.tiny_drafters import save_tiny_heads
 from experiments.wandb_tracker import read_offline_run
 from framework.cached_lm import CachedLM
+from framework.layer_set import LayerSet, save_layer_set
+from framework.pretrained import load_target
 from framework.prompts.standard_library import StandardLibrary
 from framework.tiny_models import save_tiny
 
 CORPUS = "Ab ca bab. " * 300
-STUDIES = sorted((Path(measure.__file__).parents[1] / "conf" / "study").glob("*.yaml"))
+CONF = Path(measure.__file__).parents[1] / "conf"
+STUDIES = sorted(path for path in (CONF / "study").glob("*.yaml") if "experiments.measure -m" in path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +31,10 @@ def tiny(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("tiny")
     save_tiny(folder / "target", seed=1, context=256)
     save_tiny(folder / "drafter", seed=2, context=256)
+    target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
+    save_tiny_heads(folder / "medusa", target)
+    layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
+    save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     lines = [
         {"prompt": "def ab(x):", "kind": "code"},
         {"prompt": "return", "kind": "code"},
@@ -54,6 +63,18 @@ def run(entry_point, monkeypatch, capfd, *arguments: str) -> str:
     entry_point.main()
     captured = capfd.readouterr()
     return captured.out + captured.err
+
+
+def fitted_to(tiny: list[str]) -> list[str]:
+    """Overrides that put what was made for the tiny target in the place of what was made for the embedded one."""
+    folder = folder_of(tiny)
+    return [
+        f"drafters.ngram.corpus.folder={folder}",
+        f"drafters.corpus_unigram.corpus.folder={folder}",
+        f"drafters.small_transformer.model.path={folder}/drafter",
+        f"drafters.medusa.path={folder}/medusa",
+        f"drafters.layer_skip.layers={folder}/layer_skip.yaml",
+    ]
 
 
 def folder_of(tiny: list[str]) -> str:
@@ -104,13 +125,13 @@ def test_a_four_point_multirun_leaves_four_offline_runs(tiny, tmp_path, monkeypa
 
 
 def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_path, monkeypatch, capfd):
-    folder = folder_of(tiny)
-    corpora = [f"drafters.{name}.corpus.folder={folder}" for name in ("ngram", "corpus_unigram")]
-    out = run(compare, monkeypatch, capfd, *tiny, *corpora, f"drafters.small_transformer.model.path={folder}/drafter",
-              "batch_size=2", "prompts.count=null", f"hydra.run.dir={tmp_path / 'first'}")  # fmt: skip
+    out = run(compare, monkeypatch, capfd, *tiny, *fitted_to(tiny), "batch_size=2",
+              "prompts.count=null", f"hydra.run.dir={tmp_path / 'first'}")  # fmt: skip
     records = load_records(tmp_path / "first")
     points = {(r["point"]["drafter"], r["point"]["temperature"]) for r in records}
-    drafters = {"small_transformer", "ngram", "prompt_lookup", "corpus_unigram", "uniform_random"}
+    drafters = {
+        "small_transformer", "medusa", "layer_skip", "ngram", "prompt_lookup", "corpus_unigram", "uniform_random",
+    }  # fmt: skip
     assert points == {(drafter, temperature) for drafter in drafters for temperature in (0, 1)}
     assert all(drafter in out for drafter in drafters)
     assert all(r["metrics"]["tokens_equal_yardstick"] for r in records if r["point"]["temperature"] == 0)
@@ -189,14 +210,12 @@ def test_wrong_numbers_cost_no_model(tiny, tmp_path, monkeypatch, capfd):
 
 
 def test_a_drafter_that_fails_does_not_take_the_others_with_it(tiny, tmp_path, monkeypatch, capfd):
-    folder = folder_of(tiny)
-    corpora = [f"drafters.{name}.corpus.folder={folder}" for name in ("ngram", "corpus_unigram")]
     monkeypatch.setattr(PromptLookup, "propose", lambda *arguments: 1 / 0)
     with pytest.raises(SystemExit):
-        run(compare, monkeypatch, capfd, *tiny, *corpora, f"drafters.small_transformer.model.path={folder}/drafter",
-            "temperatures=[0]", f"hydra.run.dir={tmp_path}")  # fmt: skip
+        run(compare, monkeypatch, capfd, *tiny, *fitted_to(tiny), "temperatures=[0]",
+            f"hydra.run.dir={tmp_path}")  # fmt: skip
     assert {record["point"]["drafter"] for record in load_records(tmp_path)} == {
-        "small_transformer", "ngram", "corpus_unigram", "uniform_random",
+        "small_transformer", "medusa", "layer_skip", "ngram", "corpus_unigram", "uniform_random",
     }  # fmt: skip
     (error,) = tmp_path.rglob("error.json")
     assert "ZeroDivisionError" in json.loads(error.read_text())["error"]
@@ -210,6 +229,20 @@ def test_knobs_tell_the_points_of_a_sweep_apart(tiny, tmp_path, monkeypatch, cap
     assert len({record["name"] for record in records}) == 2
     (group,) = group_records(records)
     assert sorted(group.labels) == ["prompt_lookup max_ngram=1", "prompt_lookup max_ngram=2"]
+
+
+def test_points_of_two_trainings_or_two_rules_can_be_told_apart(tiny, tmp_path, monkeypatch, capfd):
+    heads = Path(folder_of(tiny)) / "medusa"
+    shutil.copytree(heads, tmp_path / "other_heads")
+    run(measure, monkeypatch, capfd, "-m", *tiny, "drafter=medusa", f"drafter.path={heads},{tmp_path}/other_heads",
+        "verifier=tree_walk,k_seq", "tracker=jsonl", "gamma.gamma=2",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}")  # fmt: skip
+    records = load_records(tmp_path / "sweep")
+    assert {record["name"] for record in records} == {
+        f"medusa-path-{path}-T1-{rule}-g2" for path in ("medusa", "other_heads") for rule in ("tree_walk", "k_seq")
+    }
+    (group,) = group_records(records)
+    assert len(set(group.labels)) == 4
 
 
 def test_another_tokenizer_is_refused(tiny, tmp_path, monkeypatch, capfd):
@@ -261,6 +294,6 @@ def _tiny_library(init, tiny_folder):
 
 
 def test_every_yaml_says_what_it_is_and_how_to_use_it():
-    for path in Path(measure.__file__).parents[1].glob("conf/**/*.yaml"):
+    for path in CONF.glob("**/*.yaml"):
         lines = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
         assert lines[0].startswith("# ") and lines[1].startswith("# python -m experiments."), path

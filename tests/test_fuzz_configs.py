@@ -17,8 +17,11 @@ import torch
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from experiments import measure, measurement
+from experiments import assemble, measure, measurement
 from experiments.records import load_records
+from experiments.tiny_drafters import save_tiny_heads
+from framework.layer_set import LayerSet, save_layer_set
+from framework.pretrained import load_target
 from framework.tiny_models import save_tiny
 from tests.fuzzing import fuzz
 
@@ -41,6 +44,10 @@ def tiny() -> tuple[Path, list[str]]:
     folder = Path(tempfile.mkdtemp(prefix="outrider-fuzz-"))
     for name, seed in (("target", 1), ("drafter", 2)):
         save_tiny(folder / name, seed=seed, context=64)
+    target = load_target(path=f"{folder}/target", dtype="float32", device="cpu", attention="sdpa", context=None)
+    save_tiny_heads(folder / "medusa", target)
+    layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
+    save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "ab ca"}) + "\n")
     (folder / "argparse.py").write_text("Ab ca bab. " * 300)
     pairs = ["target=pretrained", "prompts=jsonl", "tracker=jsonl", "device=cpu", "target.dtype=float32",
@@ -88,6 +95,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
     try:
         with (
             mock.patch.object(sys, "argv", ["measure", *arguments, f"hydra.run.dir={folder}"]),
+            mock.patch.object(assemble, "ZOO", tiny()[0]),
             mock.patch.object(measurement, "PART_REPEATS", 1),
             mock.patch.object(measurement, "provenance", lambda device: {}),
             contextlib.redirect_stdout(out),
@@ -95,6 +103,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
+            assemble.register_resolvers()  # other tests put theirs in its place
             measure.main()
     except SystemExit as stopped:
         code = stopped.code
@@ -109,13 +118,8 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
 @fuzz(90, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
-    parts = {
-        "ngram": "corpus.folder={}",
-        "corpus_unigram": "corpus.folder={}",
-        "small_transformer": "model.path={}/drafter",
-    }
-    drafter = wild[0].removeprefix("drafter=")
-    needed = [f"drafter.{parts[drafter].format(tiny_folder)}"] if drafter in parts else []
+    has_corpus = wild[0] in ("drafter=ngram", "drafter=corpus_unigram")
+    needed = [f"drafter.corpus.folder={tiny_folder}"] if has_corpus else []
     with tempfile.TemporaryDirectory() as folder:
         code, told = measured([*usual, *wild[:1], *needed, *wild[1:]], Path(folder))
         if code is None:

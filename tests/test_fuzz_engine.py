@@ -7,7 +7,6 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from experiments.tiny_drafters import NAMES
 from framework.conformance.rig import Dictated, Pattern, Proposal, Witness
 from framework.draft import Draft, Outcome
 from framework.equality import TORN, differences
@@ -16,17 +15,21 @@ from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
+from framework.target import Target
 from framework.verifiers.lenience import Lenience
 from framework.verifiers.speculative_sampling import SpeculativeSampling
-from framework.verifiers.verifier import Verifier
+from framework.verifiers.verifier import Guarantee, Verifier
 from tests.fuzzing import fuzz
 from tests.random_cases import (
     ALL_POLICIES,
+    BRANCHING,
     DRAWING,
     LENIENT,
     MAX_GAMMA,
     PER_ROW,
+    YAMLS,
     Case,
+    DrafterChoice,
     Guesses,
     build_drafter,
     cases,
@@ -64,6 +67,15 @@ class Recorder(Witness):
     detailed=st.booleans(),
 )
 def test_greedy_decoding_is_plain_decoding(case: Case, verifier: Verifier, detailed: bool) -> None:
+    assert_is_plain_decoding(case, verifier, detailed)
+
+
+@fuzz(40, case=cases(ALL_POLICIES, torch.float64, torch.float32, drafters=BRANCHING), detailed=st.booleans())
+def test_greedy_decoding_with_trees_is_plain_decoding(case: Case, detailed: bool) -> None:
+    assert_is_plain_decoding(case, SpeculativeSampling(), detailed)
+
+
+def assert_is_plain_decoding(case: Case, verifier: Verifier, detailed: bool) -> None:
     expected = case.plain(GREEDY)
     drafter = build_drafter(case.drafter, case.model)
     if isinstance(drafter, Guesses):
@@ -112,12 +124,12 @@ def assert_counts_add_up(case: Case, generation: Generation, outcomes: list[Outc
         active, kept, reached = outcome.active, outcome.num_committed, outcome.num_accepted
         assert torch.equal(active, done < new_tokens)
         assert (kept[~active] == 0).all() and (kept[active] >= 1).all() and (kept <= reached + 1).all()
-        assert (reached <= outcome.draft.num_valid).all()
+        assert (reached <= outcome.draft.offered_depth).all()
         done += kept
         rounds += int(active.sum())
         accepted += int(reached[active].sum())
-        offered += int(outcome.draft.num_valid[active].sum())
-        tested += int((reached + (reached < outcome.draft.num_valid))[active].sum())
+        offered += int(outcome.draft.offered_depth[active].sum())
+        tested += int((reached + has_offered_child(outcome.draft, outcome.stop))[active].sum())
     assert torch.equal(done, new_tokens)
     counts = tally.counts()
     assert counts["committed"] == int(new_tokens.sum()) - num_rows
@@ -132,6 +144,11 @@ def assert_counts_add_up(case: Case, generation: Generation, outcomes: list[Outc
             assert 0 <= value <= (1 + 1e-9 if name.startswith("alpha") else MAX_GAMMA + 1), (name, value)
 
 
+def has_offered_child(draft: Draft, row: Tensor) -> Tensor:
+    """[B] bool: whether a node that was offered hangs on this row of [pending, nodes...]: then one of them was lost."""
+    return (draft.valid & (draft.parent + 1 == row.unsqueeze(1))).any(1)
+
+
 # Above temperature 0
 
 
@@ -143,6 +160,20 @@ def assert_counts_add_up(case: Case, generation: Generation, outcomes: list[Outc
     order=st.randoms(use_true_random=False),
 )
 def test_rows_do_not_depend_on_their_batch(case: Case, verifier: Verifier, sampling: Sampling, order: Any) -> None:
+    assert_rows_are_alone(case, verifier, sampling, order)
+
+
+@fuzz(
+    30,
+    case=cases(PER_ROW, torch.float64, drafters=BRANCHING),
+    sampling=DRAWING,
+    order=st.randoms(use_true_random=False),
+)
+def test_rows_with_trees_do_not_depend_on_their_batch(case: Case, sampling: Sampling, order: Any) -> None:
+    assert_rows_are_alone(case, SpeculativeSampling(), sampling, order)
+
+
+def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, order: Any) -> None:
     """Models are float64: rounding changes one draw in 1e13, and of the float32 laws of an n-gram one in 1e7."""
     recorder = Recorder(build_drafter(case.drafter, case.model))
     engine = case.engine(recorder, verifier, sampling)
@@ -154,7 +185,7 @@ def test_rows_do_not_depend_on_their_batch(case: Case, verifier: Verifier, sampl
         again = engine.generate([case.prompts[row] for row in batch], stopping=case.stopping, seeds=batch)
         assert again.tokens == [together.tokens[row] for row in batch]
         assert again.finish_reasons == [together.finish_reasons[row] for row in batch]
-    if isinstance(verifier, SpeculativeSampling):
+    if engine.verifier.guarantee is Guarantee.EXACT:
         for prompt, tokens in zip(case.prompts, together.tokens, strict=True):
             law = sampling.probs(uncached(case.target, prompt + tokens)[len(prompt) - 1 : -1])
             assert (law.gather(1, torch.tensor(tokens).unsqueeze(1)) > 0).all()
@@ -164,15 +195,18 @@ def test_rows_do_not_depend_on_their_batch(case: Case, verifier: Verifier, sampl
 
 
 @fuzz(
-    40,
+    24,
     case=cases(ALL_POLICIES, torch.float64),
     sampling=st.one_of(st.just(GREEDY), DRAWING),
     stops=st.lists(st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=5), min_size=1, max_size=6),
+    branching=BRANCHING,
 )
-def test_state_follows_whatever_is_accepted(case: Case, sampling: Sampling, stops: list[list[int]]) -> None:
+def test_state_follows_whatever_is_accepted(
+    case: Case, sampling: Sampling, stops: list[list[int]], branching: DrafterChoice
+) -> None:
     """In every round a drafter drafts like one that begins there, and the target's logits are uncached ones."""
-    for name in NAMES:
-        assert_state_follows(replace(case, drafter=(name, None, 0)), sampling, stops)
+    for drafter in (*YAMLS, branching):
+        assert_state_follows(replace(case, drafter=drafter), sampling, stops)
 
 
 def assert_state_follows(case: Case, sampling: Sampling, stops: list[list[int]]) -> None:
@@ -183,10 +217,22 @@ def assert_state_follows(case: Case, sampling: Sampling, stops: list[list[int]])
         outcome, logits = recorder.outcomes[number], verifier.logits[1 + number]  # prefill's come first
         assert_same_offer(proposal.draft, begun_anew(case, proposal, sampling), outcome.active, case.model.vocabulary)
         for row in outcome.active.nonzero().flatten().tolist():
-            nodes = outcome.draft.tokens[row][outcome.draft.valid[row]].tolist()
-            expected = uncached(case.target, proposal.committed[row] + nodes)[-len(nodes) - 1 :]
-            error = (logits[row, : len(nodes) + 1] - expected).abs().max()
-            assert error < 1e-9 * (1 + expected.abs().max())
+            for place, expected in uncached_rows(case.target, proposal.committed[row], outcome.draft, row).items():
+                error = (logits[row, place] - expected).abs().max()
+                assert error < 1e-9 * (1 + expected.abs().max())
+
+
+def uncached_rows(target: Target, committed: list[int], draft: Draft, row: int) -> dict[int, Tensor]:
+    """[V] logits of pending and of every offered node, by their row of [pending, nodes...]: a pass per branch."""
+    tokens, parent, paths = draft.tokens[row].tolist(), draft.parent[row].tolist(), {-1: [-1]}
+    for node in draft.valid[row].nonzero().flatten().tolist():
+        paths[node] = [*paths[parent[node]], node]
+    found: dict[int, Tensor] = {}
+    for node, path in reversed(paths.items()):  # the ends of branches first: those above them come along
+        if node + 1 not in found:
+            logits = uncached(target, committed + [tokens[above] for above in path[1:]])
+            found |= {above + 1: logits[len(committed) - 1 + depth] for depth, above in enumerate(path)}
+    return found
 
 
 def dictated(stops: list[list[int]]) -> Pattern:
@@ -217,6 +263,7 @@ def assert_same_offer(got: Draft, expected: Draft, active: Tensor, width: int) -
     """The same nodes with the same laws are offered to the active rows; a policy may end a batch's draft sooner."""
     both = min(got.num_nodes, expected.num_nodes)
     valid = got.valid[active, :both]
+    assert torch.equal(got.parent[active, :both], expected.parent[active, :both])
     assert torch.equal(valid, expected.valid[active, :both])
     assert not any(draft.valid[active, both:].any() for draft in (got, expected))
     assert torch.equal(*(draft.tokens[active, :both][valid] for draft in (got, expected)))

@@ -44,7 +44,7 @@ def outcome(*rows: tuple[int, int] | tuple[int, int, bool]) -> SimpleNamespace:
     num_nodes = int(offered.max())
     valid = torch.arange(num_nodes) < offered.unsqueeze(1)
     draft = Draft.chain(torch.zeros(len(rows), num_nodes, dtype=torch.int64), Law.ONE_HOT, valid=valid)
-    return SimpleNamespace(draft=draft, num_accepted=accepted, active=active)
+    return SimpleNamespace(draft=draft, num_accepted=accepted, lost=accepted < offered, active=active)
 
 
 def gammas(policy: GammaPolicy, *outcomes: SimpleNamespace) -> list[int]:

@@ -25,6 +25,7 @@ from framework.stopping import Stopping
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from framework.verifiers.standard import standard_rule
 
 FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -34,6 +35,7 @@ RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20
 LIVELY = {
     "additive": {"initial": 2, "max_gamma": 4},
     "best_expected_speed": {"max_gamma": 4, "forgetting": 0.5, "probe_every": 2},
+    "draft_exit": {"max_gamma": 4, "threshold": 0.3, "alpha_target": 0.6, "b2": 0.0, "eps": 0.1},
     "confidence_threshold": {"max_gamma": 4, "threshold": 0.6},
 }
 
@@ -52,7 +54,11 @@ def build_drafter(name: str, target: Target) -> Drafter:
 
 def engine(target: Target, drafter: Drafter, policy: GammaPolicy, sampling: Sampling = GREEDY) -> Engine:
     return Engine(
-        target=target, drafter=drafter, verifier=SpeculativeSampling(), gamma_policy=policy, sampling=sampling
+        target=target,
+        drafter=drafter,
+        verifier=standard_rule(drafter.law, drafter.shape),
+        gamma_policy=policy,
+        sampling=sampling,
     )
 
 
@@ -94,7 +100,8 @@ def play_on(policy: GammaPolicy, p: Tensor, q: Tensor, tokens: list[int], mass: 
                 continue
             after = copy.deepcopy(policy)
             active = torch.ones(1, dtype=torch.bool)
-            after.observe(SimpleNamespace(draft=one, num_accepted=torch.tensor([stop]), active=active))
+            lost = stop < one.offered_depth
+            after.observe(SimpleNamespace(draft=one, num_accepted=torch.tensor([stop]), lost=lost, active=active))
             for token, share in enumerate(verifier.replacement(target, one, torch.tensor([stop]))[0].tolist()):
                 if share > 0:
                     play_on(after, p, q, [*tokens, *nodes[:stop], token], mass * weight * chance * share, law)

@@ -14,10 +14,10 @@ from framework.enumeration import (
     joint_law,
     output_law,
     target_rows,
-    worst_total_variation,
 )
 from framework.random_tables import KINDS, Tables, logits_of, random_stops, random_supports, random_tables
 from framework.sampling import Sampling, draw
+from framework.standard_cases import worst_total_variation
 from framework.verifiers.lenience import Lenience
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from framework.verifiers.verifier import Guarantee, Verifier
@@ -59,7 +59,7 @@ def test_its_laws_are_laws(kind: str, form: str, sampling: Sampling) -> None:
         stop_law = rule.stop_law(target_rows(logits_of(p), draft, sampling), draft).double()
         assert stop_law.shape == (len(weights), 4) and (stop_law >= 0).all()
         assert torch.allclose(stop_law.sum(1), torch.ones(len(weights)).double(), rtol=0, atol=1e-14)
-        assert (stop_law[torch.arange(4) > draft.num_valid.unsqueeze(1)] == 0).all()
+        assert (stop_law[torch.arange(4) > draft.offered_depth.unsqueeze(1)] == 0).all()
         emitted = output_law(rule, logits_of(p), draft, weights, sampling)  # NaN if a replacement were negative
         assert math.isclose(emitted.sum().item(), 1, abs_tol=ROUNDING)
 

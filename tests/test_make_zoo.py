@@ -62,7 +62,7 @@ def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypat
 def test_a_checkpoint_of_another_recipe_is_refused(small):
     make_zoo.train_zoo(small)
     small.target.config.hidden_size = 64
-    with pytest.raises(ValueError, match="set workdir"):
+    with pytest.raises(ValueError, match="give another folder"):
         make_zoo.train_zoo(small)
 
 

@@ -22,7 +22,8 @@ from framework.tracker import Point
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 # One row takes 2 seconds, five take 3; a drafted token takes .2, a tenth of a target pass.
-PARTS = Parts(one_row=2.0, rows=[2.0, 2.2, 2.4, 2.8, 3.0], draft=0.8, operations=0.05)
+PARTS = Parts(one_row=2.0, nodes=[0, 1, 2, 3, 4], rows=[2.0, 2.2, 2.4, 2.8, 3.0], draft=0.8,
+              draft_operations=20, row_operations=100)  # fmt: skip
 
 
 def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
@@ -36,7 +37,8 @@ def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
 
 def predicted(tally: Tally, *, alpha: float | None, tau: float | None) -> dict[str, float | None]:
     tally.detailed = True
-    tally.overlap = (alpha or 0) * sum(tally.tested_by_position)
+    tally.overlap_tested = sum(tally.tested_by_position)
+    tally.overlap = (alpha or 0) * tally.overlap_tested
     tally.committed = (tau or 0) * tally.num_rounds
     metrics = tally.metrics() | {"speedup/measured": 1.5}
     assert (metrics["alpha/overlap"], metrics["tau"]) == (alpha, tau)
@@ -65,6 +67,15 @@ def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> N
     assert found["operations"] == pytest.approx((4 + 6 + 6 * 0.05) / (1 + 1 + 1.75 + 1.9375))
 
 
+def test_a_drafter_that_goes_no_deeper_is_not_charged_for_more() -> None:
+    """Two heads, asked for four tokens: a draft is two deep and costs one proposal, whatever gamma is."""
+    parts = Parts(one_row=2.0, nodes=[0, 3, 7, 7, 7], rows=[2.0, 2.4, 3.0, 9.0, 9.0], draft=0.8,
+                  draft_operations=20, row_operations=100)  # fmt: skip
+    assert parts.depth(7) == 2 and parts.depth(3) == 1 and parts.depth(5) == 1.5
+    assert parts.c * parts.depth(7) == pytest.approx(0.8 / 2.0) and parts.v(7) == 1.5
+    assert parts.operations * parts.depth(7) == pytest.approx(20 / 100)
+
+
 def test_nothing_tested_leaves_what_needs_alpha_open() -> None:
     found = predicted(tally_of([0, 0]), alpha=None, tau=1.0)
     assert found["tau/eq1"] is None and not {"speedup/theorem", "operations"} & set(found)
@@ -75,7 +86,8 @@ def test_nothing_tested_leaves_what_needs_alpha_open() -> None:
 def test_costs_are_in_one_row_passes() -> None:
     assert PARTS.costs.c == pytest.approx(0.1)
     assert PARTS.costs.target_times == pytest.approx((1, 1.1, 1.2, 1.4, 1.5))
-    assert Parts(one_row=2.0, rows=[2.0], draft=0.0, operations=0.0).costs == Costs(c=0, target_times=(1,))
+    nothing_drafted = Parts(one_row=2.0, nodes=[0], rows=[2.0], draft=0.0, draft_operations=0, row_operations=9)
+    assert nothing_drafted.costs == Costs(c=0, target_times=(1,))
 
 
 def build_engine(policy: GammaPolicy, drafter: str = "small_transformer") -> Engine:

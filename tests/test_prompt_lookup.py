@@ -24,10 +24,10 @@ def propose(drafter: PromptLookup, sequences: Sequences, gamma: int) -> list[lis
     """What every row is offered."""
     draft = drafter.propose(sequences, gamma, torch.empty(sequences.num_rows, 0, dtype=torch.float64))
     assert draft.law is Law.ONE_HOT and draft.probs is None
-    deepest = max(draft.num_valid.tolist())
+    deepest = max(draft.offered_depth.tolist())
     assert draft.tokens.shape == draft.valid.shape == (sequences.num_rows, deepest) and deepest <= gamma
     assert (draft.valid.long().diff(dim=1) <= 0).all()
-    return [draft.tokens[row, : draft.num_valid[row]].tolist() for row in range(sequences.num_rows)]
+    return [draft.tokens[row, : draft.offered_depth[row]].tolist() for row in range(sequences.num_rows)]
 
 
 def start(drafter: PromptLookup, *prompts: list[int]) -> Sequences:

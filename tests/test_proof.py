@@ -3,14 +3,18 @@
 import json
 import subprocess
 import sys
+from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
 from experiments import prove
-from experiments.negative_controls import controls
-from experiments.prove import FALSE_ALARM, Caught, Cell, Prover, nodes
+from experiments.assemble import rules, yamls
+from experiments.negative_controls import Caught, controls
+from experiments.proof_matrix import FALSE_ALARM, PROMPT, Cell, Prover
 from experiments.tiny_drafters import NAMES
+from framework.conformance.verifier_checks import SAMPLINGS
 from framework.goodness_of_fit import chi_square, continuation_law
 from framework.sampling import Sampling
 from framework.tiny_models import tiny_target
@@ -18,36 +22,53 @@ from framework.tiny_models import tiny_target
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory) -> tuple[str, dict]:
-    """What the command prints and what it keeps."""
-    folder = tmp_path_factory.mktemp("proof")
-    command = [sys.executable, "-m", "experiments.prove", "samples=20000", f"hydra.run.dir={folder}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    """What the command prints and what it keeps, where it is not thorough."""
+    return proved(tmp_path_factory.mktemp("proof"), "thorough=false")
+
+
+def proved(folder: Path, *overrides: str) -> tuple[str, dict]:
+    command = [sys.executable, "-m", "experiments.prove", "samples=20000", f"hydra.run.dir={folder}", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "proof.json").read_text())
 
 
 def test_every_cell_holds(output):
-    """Chi-square at a false-alarm rate of 1e-9 a cell, below 1e-6 for all of them; the seeds are fixed."""
-    cells = [Cell(**cell) for cell in output[1]["cells"]]
-    fixed = [cell for cell in cells if cell.gamma_policy == "fixed"]
-    assert {cell.drafter for cell in fixed} == set(NAMES)
-    assert {cell.verifier for cell in fixed} == set(nodes("verifier"))
-    assert {cell.gamma_policy for cell in cells} == set(nodes("gamma"))
+    """Every drafter with every rule at T=1 and T=0, and with its usual one at every setting. Chi-square as below."""
+    fixed = [cell for cell in held(output[1]) if cell.gamma_policy == "fixed"]
+    assert {(cell.drafter, cell.sampling) for cell in fixed if cell.exact} == set(product(NAMES, SAMPLINGS))
+    assert {(cell.verifier, cell.sampling) for cell in fixed} >= set(product(rules(), ("T=1", "T=0")))
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_whole_matrix_holds(tmp_path):
+    """Every drafter with every rule at every sampling setting. Chi-square as below."""
+    fixed = [cell for cell in held(proved(tmp_path)[1]) if cell.gamma_policy == "fixed"]
+    pairs = {(cell.drafter, cell.verifier) for cell in fixed}
+    assert len(fixed) == len(pairs) * len(SAMPLINGS)
+
+
+def held(proof: dict) -> list[Cell]:
+    """All cells, each of which holds: false-alarm rate 1e-9 a cell, below 1e-6 for all; the seeds are fixed."""
+    cells = [Cell(**cell) for cell in proof["cells"]]
+    assert {cell.drafter for cell in cells} == set(NAMES)
+    assert {cell.verifier for cell in cells} == set(rules())
+    assert {cell.gamma_policy for cell in cells} == set(yamls("gamma"))
     assert len(cells) < 1e-6 / FALSE_ALARM
     moved = [cell for cell in cells if cell.gamma_policy != "fixed" and cell.sampling == "T=1"]
     assert all(cell.stopped or len(cell.gammas) > 1 for cell in moved), "a policy that did nothing shows nothing"
     for cell in cells:
         assert cell.holds, cell
-        assert cell.exact == (cell.verifier != "lenience") == (cell.p_value is not None), cell
+        assert cell.exact == (cell.p_value is not None), cell
         if cell.exact:
-            assert cell.total_variation <= 1e-12 and cell.samples >= (1000 if cell.sampling == "T=0" else 20_000), cell
-        else:
-            assert cell.total_variation > 1e-3, "a lossy rule that loses nothing"
+            assert cell.total_variation <= 1e-12 and cell.samples >= (500 if cell.sampling == "T=0" else 2000), cell
+    assert max(cell.total_variation for cell in cells if cell.verifier == "lenience") > 1e-3, "nothing was lost"
+    return cells
 
 
 def test_the_command_prints_every_part(output):
     printed, proof = output
-    for name in (*NAMES, *nodes("verifier"), *nodes("gamma")):
+    for name in (*NAMES, *rules(), *yamls("gamma")):
         assert name in printed or name == "fixed"
     assert "NOT SEEN" not in printed and "BROKEN" not in printed and ", 0 of which do not hold" in printed
     assert len(proof["controls"]) == len(list(controls())) and all(c["with_fault"] > 0 for c in proof["controls"])
@@ -64,13 +85,13 @@ def test_a_fault_put_in_on_purpose_is_seen(control):
 def test_it_holds_under_samples_that_see_a_hundredth(drafter, sampling):
     """False-alarm rate 1e-9 each; a total variation of 0.01 is seen, as the test below shows."""
     prover = Prover(samples=600_000, vocabulary=3, gamma=2)
-    assert prover.cell(drafter, "speculative_sampling", "fixed", sampling).holds
+    assert prover.cell(drafter, prover.usual(drafter), "fixed", sampling).holds
 
 
 @pytest.mark.parametrize("spread", ["one continuation", "half of them"])
 def test_600_000_samples_see_a_total_variation_of_a_hundredth(spread):
     """Drawn from a law that is 0.01 off, the sample is rejected at the same false-alarm rate, in 20 of 20 draws."""
-    law = continuation_law(tiny_target(vocabulary=3), prove.PROMPT, 4, Sampling())
+    law = continuation_law(tiny_target(vocabulary=3), PROMPT, 4, Sampling())
     off = law.probs.clone()
     likely = off.argsort(descending=True)
     if spread == "one continuation":
@@ -96,6 +117,7 @@ def test_600_000_samples_see_a_total_variation_of_a_hundredth(spread):
         ("max_gamma=true", "max_gamma is True; allowed"),
         ("max_gamma=7", "vocabulary to the power of max_gamma + 4 at most"),
         ("vocabulary=2", "vocabulary is 2; allowed"),
+        ("thorough=1", "thorough is 1; allowed: true or false"),
     ],
 )
 def test_wrong_numbers_are_named(override, message, tmp_path, monkeypatch, capfd):

@@ -16,7 +16,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from framework.sampling import Sampling, argmax, draw
+from framework.sampling import Sampling, argmax, draw, draw_several, largest
 
 NAN, INF = float("nan"), float("inf")
 ALMOST_ONE = math.nextafter(1, 0)
@@ -262,3 +262,25 @@ def test_a_temperature_beyond_the_machine_integers_is_a_flat_law() -> None:
     """Found by fuzzing: torch takes no such int as a divisor."""
     law = Sampling(temperature=10**20).probs(torch.tensor([1.0, 2.0]))
     assert torch.equal(law, torch.tensor([0.5, 0.5]))
+
+
+def test_the_largest_come_in_order_and_the_smallest_ids_first_on_ties() -> None:
+    """What a stable sort puts first, on few values that repeat, some of them forbidden."""
+    values = torch.randint(-2, 3, (40, 3, 9), generator=torch.Generator().manual_seed(0)).double()
+    values[values == -2] = -INF
+    values[values == 0] *= -1.0  # 0 and -0 are equal
+    values[::2][values[::2] == 0] = 0.0
+    for number in (1, 2, 5, 9):
+        expected = values.sort(dim=-1, descending=True, stable=True).indices[..., :number]
+        assert torch.equal(largest(values, number), expected)
+    assert torch.equal(largest(values, 1).squeeze(-1), argmax(values))
+    assert (largest(torch.full((2, 4), NAN), 3) < 4).all()
+
+
+def test_several_draws_are_as_many_single_ones() -> None:
+    random = torch.Generator().manual_seed(0)
+    probs = torch.rand(4, 3, 9, generator=random) * (torch.rand(4, 3, 9, generator=random) < 0.7)
+    uniforms = torch.rand(4, 3, 5, generator=random, dtype=torch.float64)
+    uniforms[..., 0], uniforms[..., 1] = 0, ALMOST_ONE
+    single = torch.stack([draw(probs, each) for each in uniforms.unbind(2)], 2)
+    assert torch.equal(draw_several(probs, uniforms), single)

@@ -197,7 +197,7 @@ def test_stop_law_is_a_law(kind: str, form: str) -> None:
     stop_law = SpeculativeSampling().stop_law(target, draft)
     assert stop_law.shape == (len(draft.tokens), 4) and (stop_law >= 0).all()
     assert torch.allclose(stop_law.sum(1), torch.ones(len(stop_law), dtype=torch.float64), rtol=0, atol=1e-15)
-    beyond = torch.arange(4) > draft.num_valid.unsqueeze(1)
+    beyond = torch.arange(4) > draft.offered_depth.unsqueeze(1)
     assert (stop_law[beyond] == 0).all()
 
 

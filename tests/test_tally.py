@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, TargetRows
+from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.sampling import Sampling, draw
 from framework.tally import Tally
 from framework.theory import expected_tokens
@@ -100,6 +100,30 @@ def test_counts_of_a_round_made_by_hand() -> None:
     assert metrics["tau"] == (6 + 5) / 5
 
 
+def test_the_end_of_a_branch_is_no_rejection() -> None:
+    """Nodes 0 and 1 hang on pending, node 2 on node 0; rows stop at pending, at the leaf node 1, and at node 2."""
+    stop, num_accepted = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 2])
+    tokens, parent = torch.tensor([[0, 1, 0]]).expand(3, -1), torch.tensor([[-1, -1, 0]]).expand(3, -1)
+    draft = Draft(tokens, parent, torch.ones(3, 3, dtype=torch.bool), Law.ONE_HOT, shape=Shape.TREE)
+    tally = Tally(2, 3, shape=Shape.TREE, detailed=True, token_rule=False)
+    tally.observe(
+        Outcome(
+            draft=draft,
+            stop_law=torch.nn.functional.one_hot(stop, 4).float(),
+            stop=stop,
+            num_accepted=num_accepted,
+            next_token=torch.zeros_like(stop),
+            num_committed=num_accepted + 1,
+            active=torch.ones(3, dtype=torch.bool),
+            target=TargetRows(torch.zeros(3, 4, 4), draft, Sampling()),
+        )
+    )
+    assert tally.tested_by_position == [3, 1] and tally.accepted_by_position == [2, 1]
+    metrics = tally.metrics()
+    assert metrics["alpha/empirical"] == 3 / 4 and metrics["tau"] == 2
+    assert metrics["tau/eq1"] is None, "Eq. 1 is about chains"
+
+
 def test_finished_rows_do_not_count() -> None:
     tally = Tally(GAMMA, detailed=True)
     tally.observe(made_by_hand([(3, 2, False), (0, 0, False)]))
@@ -131,9 +155,9 @@ def test_what_is_undetailed_has_no_sums_over_laws() -> None:
 
 def test_merging_is_one_tally_of_both() -> None:
     for detailed in (False, True):
-        both = played(played(Tally(GAMMA, detailed), seed=0), seed=1, rounds=5)
-        merged = played(Tally(GAMMA, detailed), seed=0)
-        merged.add(played(Tally(GAMMA, detailed), seed=1, rounds=5))
+        both = played(played(Tally(GAMMA, detailed=detailed), seed=0), seed=1, rounds=5)
+        merged = played(Tally(GAMMA, detailed=detailed), seed=0)
+        merged.add(played(Tally(GAMMA, detailed=detailed), seed=1, rounds=5))
         counts, expected = merged.counts(), both.counts()
         assert counts.keys() == expected.keys()
         for key, value in counts.items():
@@ -149,7 +173,7 @@ def test_a_lossy_rule_is_held_to_its_own_laws_alone() -> None:
     tally, lenient = Tally(GAMMA, detailed=True), Tally(GAMMA, detailed=True, token_rule=False)
     for each in (tally, lenient):
         each.accepted[3, 3] = 200
-        each.overlap, each.overlap_variance = 300.0, 100.0
+        each.overlap, each.overlap_tested, each.overlap_variance = 300.0, 600, 100.0
         each.expected, each.expected_variance = 600.0, 0.0
     assert lenient.metrics()["alpha/check"] and not tally.metrics()["alpha/check"]
     assert lenient.metrics()["tau/eq1"] == GAMMA + 1 > tally.metrics()["tau/eq1"], "alpha is what was accepted: all"

@@ -21,7 +21,7 @@ from framework.prompts.standard_library import StandardLibrary
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
-from framework.verifiers.speculative_sampling import SpeculativeSampling
+from framework.verifiers.standard import standard_rule
 
 CONF = Path(__file__).parents[1] / "conf"
 DRAFTERS = sorted(path.stem for path in (CONF / "drafter").glob("*.yaml"))
@@ -77,10 +77,11 @@ def test_the_yardstick_equals_hugging_face_on_every_held_out_prompt():
 @pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_drafter_equals_the_yardstick_on_every_held_out_prompt(name, batch_size):
+    drafter = _drafter(name)
     engine = Engine(
         target=target(),
-        drafter=_drafter(name),
-        verifier=SpeculativeSampling(),
+        drafter=drafter,
+        verifier=standard_rule(drafter.law, drafter.shape),
         gamma_policy=Fixed(gamma=4),
         sampling=GREEDY,
     )

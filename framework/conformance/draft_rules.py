@@ -5,6 +5,8 @@ import torch
 from framework.conformance.report import require
 from framework.draft import Draft, Law, Shape
 
+SAME_LAW = 1e-5  # of one law that was computed once for each of two siblings, in float32
+
 
 def node_depths(draft: Draft) -> torch.Tensor:
     """[B, N] int64: 1 for children of pending, one more for each generation after them."""
@@ -55,6 +57,10 @@ def require_structure(draft: Draft, *, shape: Shape, gamma: int) -> None:
         f"gamma was {gamma}, and a node lies {deepest} deep; draft at most gamma deep, or the buffers overflow",
     )
     require(
+        draft.shape is shape,
+        f"a draft says {draft.shape.name}, and the drafter declares {shape.name}; hand the shape to Draft(shape=...)",
+    )
+    require(
         shape is not Shape.CHAIN or bool((draft.parent == index - 1).all()),
         f"shape is CHAIN, and parent is {draft.parent[0].tolist()}; on a chain node i hangs on node i - 1",
     )
@@ -92,6 +98,22 @@ def require_laws(draft: Draft, *, width: int) -> None:
     require(
         bool((draft.prob_of_tokens()[draft.valid] > 0).all()),
         "an offered token has probability 0 in its own probs; then that is not the law it was drawn from",
+    )
+
+
+def require_one_law_of_siblings(draft: Draft, *, width: int) -> None:
+    """Offered siblings report the same probs: the law after their parent, whatever their elders drew."""
+    if draft.probs is None or not draft.num_nodes:
+        return
+    laws, elders = draft.dense_probs(width), draft.tree.elder & draft.valid.unsqueeze(1)
+    first = elders.int().argmax(2)
+    apart = (laws - laws.gather(1, first.unsqueeze(2).expand_as(laws))).abs().amax(2)
+    apart = apart.where(elders.any(2) & draft.valid, 0)
+    row, node = divmod(int(apart.argmax()), draft.num_nodes)
+    require(
+        bool((apart <= SAME_LAW).all()),
+        f"the probs of node {node} are {apart.max():.2g} from those of its sibling {first[row, node]}; report the law "
+        "after their parent for both. The verifier itself takes out what elder siblings drew",
     )
 
 

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import cast
 
 import torch
 
 from framework.autoregressive import Autoregressive
-from framework.conformance.draft_rules import require_laws, require_shapes, require_structure
+from framework.conformance.draft_rules import (
+    require_laws,
+    require_one_law_of_siblings,
+    require_shapes,
+    require_structure,
+)
 from framework.conformance.drawn_tokens import (
     FALSE_ALARM,
     LEAST_ROWS,
@@ -17,7 +23,7 @@ from framework.conformance.proving_ground import ProvingGround
 from framework.conformance.report import Check, Report, require, run_checks
 from framework.conformance.rig import PATTERNS
 from framework.draft import Draft, Law, Shape
-from framework.drafter import Drafter
+from framework.drafter import Drafter, TreeDrafter
 from framework.equality import differences, within_float32
 from framework.goodness_of_fit import continuation_law, smallest_seen
 from framework.pretrained import fingerprint
@@ -25,7 +31,7 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
 from framework.tiny_models import tiny_target
-from framework.verifiers.speculative_sampling import SpeculativeSampling
+from framework.verifiers.standard import standard_rule
 from framework.verifiers.verifier import Verifier
 
 DRAWING, FEW_TOKENS, GREEDY = Sampling(), Sampling(top_k=3), Sampling(temperature=0)
@@ -48,7 +54,7 @@ def check_drafter(
     Args:
         factory: builds the drafter: `factory(target=target)`; called several times.
         target: what to draft for; None takes a tiny random model with a vocabulary of 5.
-        verifier: an exact rule for the drafter's shape; None takes speculative sampling.
+        verifier: an exact rule for the drafter's drafts; None takes the standard one.
         gamma: deepest draft asked for, >= 2.
         samples: sequences drawn to compare laws; what they can show is said beside each check.
 
@@ -56,19 +62,26 @@ def check_drafter(
         the report; `report.require()` raises if a rule is broken.
     """
     target = target or tiny_target(vocabulary=5)
-    ground = ProvingGround(target=target, verifier=verifier or SpeculativeSampling(), gamma=gamma)
-    found = _state(target)
-    checks = _DrafterChecks(lambda: factory(target=target), ground, samples, found)
+    found, drafter = _state(target), factory(target=target)
+    ground = ProvingGround(target=target, verifier=verifier or standard_rule(drafter.law, drafter.shape), gamma=gamma)
+    checks = _DrafterChecks(drafter, lambda: factory(target=target), ground, samples, found)
     return run_checks(type(checks.drafter).__name__, list(checks.all()))
 
 
 class _DrafterChecks:
     """One drafter on its ground, and a method per rule; each raises Breach, and may return a remark."""
 
-    def __init__(self, build: Callable[[], Drafter], ground: ProvingGround, samples: int, found: dict[str, object]):
+    def __init__(
+        self,
+        drafter: Drafter,
+        build: Callable[[], Drafter],
+        ground: ProvingGround,
+        samples: int,
+        found: dict[str, object],
+    ):
         self.build, self.ground, self.samples, self.found = build, ground, samples, found
         self.target = ground.target
-        self.drafter = build()
+        self.drafter = drafter
         self.full_precision = self.target.model.model.dtype in (torch.float32, torch.float64)
         self.tolerance = 1e-4 if self.full_precision else 5e-2
 
@@ -80,6 +93,8 @@ class _DrafterChecks:
             "depth is at most gamma, parents come first, valid is closed under parents", self.structure, essential=True
         )
         yield Check("probs are laws, and absent exactly where tokens are chosen", self.laws)
+        if self.drafter.law is not Law.ONE_HOT and self.drafter.shape is not Shape.CHAIN:
+            yield Check("siblings report one law, the one after their parent", self.siblings)
         yield Check("the same sequences and uniforms give the same draft", self.repeatable)
         yield Check("rows do not see each other's drafts", self.rows_alone)
         if self.drafter.law is not Law.ONE_HOT:
@@ -109,6 +124,12 @@ class _DrafterChecks:
             all(isinstance(number, int) and number >= 0 for number in numbers) and numbers == sorted(numbers),
             f"num_uniforms(1...{gamma}) is {numbers}; return whole numbers >= 0 that do not fall as gamma grows",
         )
+        if drafter.shape is not Shape.CHAIN:
+            rooms = [getattr(drafter, "num_nodes", lambda depth: None)(depth) for depth in range(1, gamma + 1)]
+            require(
+                all(isinstance(room, int) and room >= 1 for room in rooms),
+                f"num_nodes(1...{gamma}) is {rooms}; say how many nodes a {drafter.shape.name} of each depth may hold",
+            )
         return f"{drafter.law.name}, {drafter.shape.name}, {numbers[-1]} uniforms for gamma {gamma}"
 
     # Single drafts
@@ -130,6 +151,12 @@ class _DrafterChecks:
     def structure(self) -> None:
         for gamma, _, draft in self.drafts:
             require_structure(draft, shape=self.drafter.shape, gamma=gamma)
+            room = gamma if self.drafter.shape is Shape.CHAIN else cast(TreeDrafter, self.drafter).num_nodes(gamma)
+            require(
+                draft.num_nodes <= room,
+                f"a draft of depth {gamma} has {draft.num_nodes} nodes where {room} were announced (num_nodes); the "
+                "buffers would overflow",
+            )
 
     def laws(self) -> None:
         for _, sampling, draft in self.drafts:
@@ -140,6 +167,10 @@ class _DrafterChecks:
                 f"{self.drafter.law.name} (at temperature 0, ONE_HOT is allowed as well)",
             )
             require_laws(draft, width=self.target.vocabulary_size)
+
+    def siblings(self) -> None:
+        for _, _, draft in self.drafts:
+            require_one_law_of_siblings(draft, width=self.target.vocabulary_size)
 
     def repeatable(self) -> None:
         for sampling in (DRAWING, GREEDY):

@@ -52,7 +52,7 @@ class Dictated:
 
     def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
         depth = torch.where(draft.valid, node_depths(draft), 0)
-        deepest = depth.amax(1) if draft.num_nodes else draft.num_valid
+        deepest = depth.amax(1) if draft.num_nodes else draft.offered_depth
         wanted = self._pattern(self._round, deepest)
         self.logits.append(target.logits)
         self._round += 1

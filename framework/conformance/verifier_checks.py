@@ -10,9 +10,10 @@ from torch import Tensor
 
 from framework.conformance.report import Check, Report, require, run_checks
 from framework.draft import Draft, Law, Shape, TargetRows
-from framework.enumeration import Case, every_draft, target_rows, worst_total_variation
+from framework.enumeration import every_draft, target_rows
 from framework.random_tables import logits_of, random_stops, random_supports, random_tables
 from framework.sampling import Sampling
+from framework.standard_cases import Case, worst_total_variation
 from framework.verifiers.verifier import Guarantee, Verifier
 
 ROUNDING = 1e-12
@@ -158,7 +159,7 @@ class _VerifierChecks:
     def only_reads(self) -> None:
         for target, draft, _ in self._examples():
             before = [tensor.clone() for tensor in _tensors(target, draft)]
-            stop = draft.num_valid
+            stop = draft.offered_depth
             self.verifier.stop_law(target, draft)
             self.verifier.replacement(target, draft, stop)
             require(
@@ -229,7 +230,7 @@ class _VerifierChecks:
             supports = None if law is Law.ONE_HOT else random_supports(q, random)
             for support in (None, supports) if supports else (None,):
                 draft, weights = every_draft(
-                    q, parent=parent, law=law, offered=random_stops(3, 2, random), supports=support
+                    q, parent=parent, law=law, shape=shape, offered=random_stops(3, 2, random), supports=support
                 )
                 yield target_rows(logits_of(p), draft, sampling), draft, weights
 

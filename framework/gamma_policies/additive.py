@@ -42,9 +42,8 @@ class Additive:
     def observe(self, outcome: Outcome) -> None:
         if outcome.draft.num_nodes == 0:
             return
-        offered = outcome.draft.num_valid
-        took_part = outcome.active & (offered > 0)
-        lost = took_part & (outcome.num_accepted < offered)
+        took_part = outcome.active & outcome.draft.valid.any(1)
+        lost = took_part & outcome.lost
         anything_offered, anything_lost = torch.stack([took_part.any(), lost.any()]).tolist()
         if anything_offered:
             self._gamma = max(1, self._gamma - 1) if anything_lost else min(self._gamma + 2, self.max_gamma)

@@ -100,7 +100,7 @@ class BestExpectedSpeed:
 
 def _counts(outcome: Outcome) -> tuple[int, int]:
     """Nodes accepted and nodes tested: those, and the first one lost of every row that lost one."""
-    accepted, lost = outcome.num_accepted, outcome.num_accepted < outcome.draft.num_valid
-    counts = torch.stack([accepted, accepted + lost]) * outcome.active
+    accepted = outcome.num_accepted
+    counts = torch.stack([accepted, accepted + outcome.lost]) * outcome.active
     total_accepted, total_tested = counts.sum(1).tolist()
     return total_accepted, total_tested

@@ -54,13 +54,13 @@ class Lenience:
         """[B, N + 1]: the chance of keeping all nodes before a row and losing the next one."""
         if self._compares_with_the_best(target):
             return first_loss(self._near_the_best(target, draft), draft.prob_of_tokens(), draft.valid)
-        return self._exact_rule.stop_law(target, self._scaled(target, draft))
+        return self._exact_rule.stop_law(target, target.once(self._scaled, draft))
 
     def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: the residual where a node was lost, p itself where none was offered and at temperature 0."""
         if self._compares_with_the_best(target):
             return target.probs(stop)
-        return self._exact_rule.replacement(target, self._scaled(target, draft), stop)
+        return self._exact_rule.replacement(target, target.once(self._scaled, draft), stop)
 
     def _compares_with_the_best(self, target: TargetRows) -> bool:
         return target.sampling.greedy and self.lenience < 1

@@ -45,7 +45,7 @@ class SpeculativeSampling:
             residual = p.scatter_add(1, draft.support[rows, lost], -masses).clamp(min=0)
         mass = residual.sum(1, keepdim=True)
         # Without mass p equals q up to rounding, and losing was impossible but for rounding: p is right again.
-        use_residual = (stop < draft.num_valid).unsqueeze(1) & (mass > 0)
+        use_residual = (stop < draft.offered_depth).unsqueeze(1) & (mass > 0)
         return torch.where(use_residual, residual / mass, p)
 
 

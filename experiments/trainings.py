@@ -1,0 +1,122 @@
+"""Finished trainings side by side: a table, and how good each was after how many steps, as a picture."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from experiments.pictures import DRAFTER_COLOURS, LINE_STYLES, WIDTH, clear_frame
+from experiments.publish import relative
+
+PROVENANCE_FILE = "provenance.json"  # what a training leaves beside the weights
+Facts = dict[str, Any]
+
+
+class TableOfAll(Callback):
+    """Hydra calls it once, after the last training of a sweep; before, each of them told of itself."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        print_trainings(read_trainings(Path(config.folder)))
+
+
+def write_trainings(folder: Path) -> None:
+    """Write trainings.md and trainings.png of every finished training in a folder or below it."""
+    trainings = read_trainings(folder)
+    table = _cells(trainings)
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    lines.insert(1, "|---" * len(table[0]) + "|")
+    (folder / "trainings.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draw_trainings(trainings, folder / "trainings.png")
+    print(f"trainings.md, trainings.png: {relative(folder)}")
+
+
+def print_trainings(trainings: dict[str, Facts]) -> None:
+    """A row for every training; for a single one a row for every measure."""
+    table = _cells(trainings)
+    if len(trainings) == 1:
+        table = [list(column) for column in zip(*table, strict=True)]
+    shown = Table(title="On what the target makes of held-out text")
+    for name in table[0]:
+        shown.add_column(name)
+    for row in table[1:]:
+        shown.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+def read_trainings(folder: Path) -> dict[str, Facts]:
+    """The provenance of every finished training, by the path of its folder seen from this one, or by its drafter."""
+    trainings = {}
+    for path in sorted(folder.rglob(PROVENANCE_FILE)):
+        facts = json.loads(path.read_text())
+        name = path.parent.relative_to(folder)
+        trainings[str(name) if name.parts else facts["drafter"]] = facts
+    return trainings
+
+
+def draw_trainings(trainings: dict[str, Facts], file: Path) -> None:
+    """Draw each measure against the steps taken, a line per training."""
+    points = {
+        measure: {
+            label: [(entry["step"], entry[measure]) for entry in facts["history"] if measure in entry]
+            for label, facts in trainings.items()
+        }
+        for measure in _measures(trainings)
+    }
+    shares = {measure for measure, lines in points.items() if all(0 <= value <= 1 for value in _values(lines))}
+    top = 1.05 * max((value for measure in shares for value in _values(points[measure])), default=1.0) or 1.0
+    across = min(len(points), 2)
+    down = math.ceil(len(points) / across)
+    figure = Figure(figsize=(WIDTH, 1.2 + 2.6 * down), layout="constrained")
+    figure.suptitle("Held-out text of the target's own, against optimiser steps")
+    grid = figure.subplots(down, across, sharex=True, squeeze=False)
+    for ax, (measure, lines) in zip(grid.flat, points.items(), strict=False):
+        for index, (label, line) in enumerate(lines.items()):
+            colour, style = divmod(index, 2)  # neighbours in a sweep share a colour
+            ax.plot(
+                *zip(*line, strict=True),
+                color=DRAFTER_COLOURS[colour % len(DRAFTER_COLOURS)],
+                linestyle=LINE_STYLES[style],
+                marker="o",
+                markersize=3,
+                label=label,
+            )
+        ax.set(xlabel="steps", ylabel=measure)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.tick_params(labelbottom=True)
+        if measure in shares:
+            ax.set_ylim(0, top)
+        clear_frame(ax, "y")
+    for ax in list(grid.flat)[len(points) :]:
+        ax.set_visible(False)
+    if len(trainings) > 1:
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.savefig(file, dpi=160, facecolor="white")
+
+
+def _values(lines: dict[str, list[tuple[int, float]]]) -> list[float]:
+    return [value for line in lines.values() for _, value in line]
+
+
+def _cells(trainings: dict[str, Facts]) -> list[list[str]]:
+    """A heading and a row for every training."""
+    measures = _measures(trainings)
+    table = [["training", "steps", "seconds", *measures]]
+    for label, facts in trainings.items():
+        values = [f"{facts['held_out'].get(measure, math.nan):.3f}" for measure in measures]
+        table.append([label, str(facts["steps"]), str(facts["seconds"]), *values])
+    return table
+
+
+def _measures(trainings: dict[str, Facts]) -> list[str]:
+    """What was measured on held-out text, in the order it was named."""
+    kept = ("tokens", "fingerprint")
+    return list(dict.fromkeys(key for facts in trainings.values() for key in facts["held_out"] if key not in kept))

@@ -1,0 +1,72 @@
+"""Draft until the drafter doubts its own token, with a threshold that follows acceptance (Zhang et al., 2024)."""
+
+import torch
+from torch import Tensor
+
+from framework.draft import Outcome
+from framework.gamma_policies.gamma_policy import check_gamma, check_number
+
+
+class DraftExit:
+    """Ends a row's draft after a token to which the drafter gave less than the row's threshold.
+
+    After every verification of d offered nodes, a of them accepted, a row's acceptance and threshold become
+
+        acceptance  <-  b1 * acceptance + (1 - b1) * a / d
+        threshold   <-  b2 * threshold + (1 - b2) * moved
+
+    where `moved` is the threshold plus eps if acceptance is below alpha_target, the threshold itself if otherwise
+    d = max_gamma, and the threshold minus eps else. The weak token is still offered, which is exact.
+
+    Every row has a threshold of its own, so that its tokens do not depend on the batch around it; nothing waits for
+    the device but the asking, once a node. Every generation begins with an acceptance of 0, so that the threshold
+    rises first. It is not kept within [0, 1]: as published, it takes as long to come back as it took to leave.
+    A drafter that drafts all nodes at once is not stopped.
+    """
+
+    def __init__(self, *, max_gamma: int, threshold: float, alpha_target: float, b1: float, b2: float, eps: float):
+        """
+        Args:
+            max_gamma: longest draft; the paper's K_max.
+            threshold: in [0, 1], of a generation's first round.
+            alpha_target: in [0, 1]: the share of accepted nodes that the threshold is steered to.
+            b1: in [0, 1): what acceptance keeps of itself from one round to the next.
+            b2: in [0, 1): what the threshold keeps.
+            eps: in [0, 1]: a move before b2 damps it; the threshold moves by eps * (1 - b2) a round.
+
+        Raises:
+            ValueError: a setting outside its range; the message names the yaml key.
+        """
+        check_gamma("max_gamma", max_gamma, least=1)
+        check_number("threshold", threshold, lambda value: 0 <= value <= 1, "a number in [0, 1]")
+        check_number("alpha_target", alpha_target, lambda value: 0 <= value <= 1, "a number in [0, 1]")
+        check_number("b1", b1, lambda value: 0 <= value < 1, "a number in [0, 1)")
+        check_number("b2", b2, lambda value: 0 <= value < 1, "a number in [0, 1)")
+        check_number("eps", eps, lambda value: 0 <= value <= 1, "a number in [0, 1]")
+        self.max_gamma = max_gamma
+        self.initial = threshold
+        self.alpha_target = alpha_target
+        self.b1, self.b2, self.eps = b1, b2, eps
+        self.begin()
+
+    def begin(self) -> None:
+        # [B] float64 each, once a round was seen; until then all rows have the same.
+        self.threshold = torch.tensor(self.initial, dtype=torch.float64)
+        self.acceptance = torch.tensor(0.0, dtype=torch.float64)
+
+    def keep_drafting(self, confidence: Tensor) -> Tensor:
+        return confidence >= self.threshold.to(confidence.device)
+
+    def next_gamma(self) -> int:
+        return self.max_gamma
+
+    def observe(self, outcome: Outcome) -> None:
+        offered = outcome.draft.offered_depth
+        verified = outcome.active & (offered > 0)
+        threshold, acceptance = self.threshold.to(offered.device), self.acceptance.to(offered.device)
+        share = outcome.num_accepted.double() / offered.clamp(min=1)
+        faded = self.b1 * acceptance + (1 - self.b1) * share
+        down = torch.where(offered == self.max_gamma, threshold, threshold - self.eps)
+        moved = torch.where(faded < self.alpha_target, threshold + self.eps, down)
+        self.acceptance = torch.where(verified, faded, acceptance)
+        self.threshold = torch.where(verified, self.b2 * threshold + (1 - self.b2) * moved, threshold)

@@ -1,0 +1,148 @@
+"""Medusa's heads: from the target's last hidden state to logits of the tokens behind the next one.
+
+K heads, H hidden, V vocabulary; `...` stands for any leading axes.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from framework.target import Target
+
+WEIGHTS_FILE = "heads.safetensors"
+FACTS_FILE = "heads.json"
+OUTPUTS = ("tied", "mapped", "own")
+
+Accuracies = list[list[float]]
+"""[K][rank]: how often the token of that rank was the right one on held-out text; rank 0 is the best."""
+
+
+class MedusaHeads(nn.Module):
+    """Head k = 1...K scores the token k places behind the one that the target's output layer W scores.
+
+    logits_k = W_k (h + SiLU(A_k h + b_k)) from the hidden state h that W reads (Cai et al., 2024, 2401.10774). A_k and
+    b_k begin at zero and W_k as W, so that every head begins as the target's own. What a target does to its logits
+    behind W, such as a soft cap, is not repeated: heads propose, and need not agree with it.
+    """
+
+    def __init__(self, target: Target, *, num_heads: int, output: str):
+        """
+        Args:
+            target: whose output layer is used; the heads get its dtype and device.
+            num_heads: K >= 1.
+            output: "tied", W_k is W itself; "mapped", W_k = W P_k with a matrix P_k [H, H], at first the identity: it
+                learns about as much as a W_k of its own, and is far smaller; "own", W_k is a copy of W.
+
+        Raises:
+            ValueError: an unknown output.
+        """
+        super().__init__()
+        if output not in OUTPUTS:
+            raise ValueError(f"training.trainable.output is {output!r}; allowed: {', '.join(OUTPUTS)}")
+        self.output = output
+        layer = target.model.model.get_output_embeddings()
+        self._width, hidden_size = target.vocabulary_size, layer.weight.shape[1]
+        zeros = layer.weight.new_zeros(num_heads, hidden_size, hidden_size)
+        self.weights = nn.Parameter(zeros)  # A
+        self.biases = nn.Parameter(zeros[:, 0].clone())  # b
+        if output == "mapped":
+            self.maps = nn.Parameter(zeros + torch.eye(hidden_size).to(zeros))  # P
+        copies = [copy.deepcopy(layer) for _ in range(num_heads)] if output == "own" else []
+        self.outputs = nn.ModuleList(copies).requires_grad_(True)
+        # In a function, so that the target's layer does not become a part of this module.
+        self._tied: Callable[[], nn.Module] = lambda: layer
+
+    @property
+    def num_heads(self) -> int:
+        return len(self.weights)
+
+    def forward(self, hidden: Tensor, depth: int | None = None) -> Tensor:
+        """
+        Args:
+            hidden: [..., H] what the target's output layer reads.
+            depth: how many heads are wanted, the first ones; None is all K.
+
+        Returns:
+            [..., depth, V] logits before temperature.
+        """
+        weights, biases = self.weights[:depth], self.biases[:depth]
+        hidden = hidden.to(weights.dtype)
+        # All heads' blocks as one matrix, and as one product.
+        residual = functional.linear(hidden, weights.flatten(0, 1), biases.flatten())
+        states = hidden.unsqueeze(-2) + functional.silu(residual).unflatten(-1, biases.shape)
+        if self.output == "own":
+            each = zip(self.outputs[:depth], states.unbind(-2), strict=True)
+            logits = torch.stack([layer(state) for layer, state in each], -2)
+        else:
+            if self.output == "mapped":
+                states = torch.einsum("...kh,kgh->...kg", states, self.maps[:depth]).contiguous()
+            layer = self._tied()
+            logits = layer(states.to(layer.weight.dtype))
+        return logits[..., : self._width]  # rows beyond V are padding
+
+
+def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: Accuracies) -> None:
+    """Write the heads in bfloat16, whose target they are for, and the accuracies that their tree is built from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # What proposes need not be exact.
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in heads.state_dict().items()}
+    save_file(weights, folder / WEIGHTS_FILE)
+    facts = {"target_fingerprint": target.fingerprint, "output": heads.output, "accuracies": accuracies}
+    (folder / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
+    """Read what `save_heads` wrote.
+
+    Raises:
+        OSError: there are no heads in the folder, or they are damaged.
+        ValueError: they were trained for another target.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / FACTS_FILE).is_file() or not (folder / WEIGHTS_FILE).is_file():
+        raise FileNotFoundError(
+            f"drafter.path is {path!r}: no {WEIGHTS_FILE} and {FACTS_FILE} there; give a folder that "
+            "`python -m experiments.train drafter=medusa` wrote"
+        )
+    try:
+        facts = _facts(folder / FACTS_FILE)
+        if facts["target_fingerprint"] == target.fingerprint:
+            weights = load_file(folder / WEIGHTS_FILE)
+            heads = MedusaHeads(target, num_heads=len(weights["weights"]), output=facts["output"])
+            heads.load_state_dict(weights)
+            if len(facts["accuracies"]) != heads.num_heads:
+                raise ValueError(
+                    f"{FACTS_FILE} has accuracies of {len(facts['accuracies'])} of {heads.num_heads} heads"
+                )
+            return heads.requires_grad_(False), facts["accuracies"]
+    except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {error}") from error
+    raise ValueError(
+        f"drafter.path is {path!r}, whose heads are for the target with the fingerprint "
+        f"{facts['target_fingerprint']}; this one's is {target.fingerprint} (a dtype that rounds its weights makes "
+        "another one of it). Train heads for it: python -m experiments.train drafter=medusa target=..."
+    )
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: the file does not hold what `save_heads` writes.
+    """
+    facts = json.loads(file.read_text())
+    if not isinstance(facts, dict) or not {"target_fingerprint", "output", "accuracies"} <= facts.keys():
+        raise ValueError(f"{file.name} is not what training wrote")
+    heads = facts["accuracies"]
+    if not isinstance(heads, list) or not all(isinstance(ranks, list) and ranks for ranks in heads):
+        raise ValueError(f"{file.name} has no list of accuracies for every head")
+    if wrong := [share for ranks in heads for share in ranks if not isinstance(share, int | float)]:
+        raise ValueError(f"{file.name} has {wrong[0]!r} among its accuracies, which are numbers")
+    return facts

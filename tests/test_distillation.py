@@ -1,0 +1,124 @@
+"""Distillation: the losses are what they are called, training raises alpha, and the drafter loads what was saved."""
+
+import pytest
+import torch
+
+from drafters.small_transformer import SmallTransformer
+from framework.distillation import LOSSES, Distillation
+from framework.engine import Engine
+from framework.gamma_policies.fixed import Fixed
+from framework.pretrained import load_draft_model
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.tiny_models import save_tiny, tiny_model, tiny_target
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
+def windows(seed: int, number: int = 8) -> torch.Tensor:
+    return torch.randint(0, 50, (number, 24), generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_losses_are_what_they_are_called():
+    dice = torch.Generator().manual_seed(0)
+    p_logits, q_logits = (torch.randn(2, 3, 5, generator=dice, dtype=torch.float64) for _ in range(2))
+    tokens = torch.randint(0, 5, (2, 3), generator=dice)
+    found = {name: loss(p_logits, q_logits, tokens).item() for name, loss in LOSSES.items()}
+    p, q = p_logits.softmax(2), q_logits.softmax(2)
+    divergence, backwards, overlap, surprise = 0.0, 0.0, 0.0, 0.0
+    for row in range(2):
+        for place in range(3):
+            a, b = p[row, place], q[row, place]
+            divergence += float((a * (a / b).log()).sum()) / 6
+            backwards += float((b * (b / a).log()).sum()) / 6
+            overlap += float(torch.minimum(a, b).sum()) / 6
+            if place:
+                surprise -= float(q[row, place - 1, tokens[row, place]].log()) / 4
+    assert found["forward_kl"] == pytest.approx(divergence)
+    assert found["reverse_kl"] == pytest.approx(backwards)
+    assert found["total_variation"] == pytest.approx(1 - overlap)
+    assert found["cross_entropy"] == pytest.approx(surprise)
+
+
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "cross_entropy"])
+def test_training_raises_alpha_and_the_drafter_loads_it(loss, tmp_path):
+    torch.manual_seed(0)
+    target = tiny_target()
+    trainable, held_out = Distillation(target, loss=loss, path=None, config=CONFIG), windows(999)
+    before = trainable.evaluate(held_out)["alpha(T=1)"]
+    optimizer = torch.optim.AdamW(trainable.module.parameters(), lr=1e-2)
+    for step in range(60):
+        optimizer.zero_grad()
+        trainable.loss(windows(step)).backward()
+        optimizer.step()
+    after = trainable.evaluate(held_out)["alpha(T=1)"]
+    assert after > before + 0.02
+    trainable.save(tmp_path, held_out)
+    drafter = SmallTransformer(target, model=load_draft_model(path=str(tmp_path), dtype="float32", attention="sdpa"))
+    engine = Engine(
+        target=target,
+        drafter=drafter,
+        verifier=SpeculativeSampling(),
+        gamma_policy=Fixed(gamma=2),
+        sampling=Sampling(),
+    )
+    tally = engine.generate(
+        [[1, 2, 3]] * 32, stopping=Stopping(max_new_tokens=20), seeds=list(range(32)), detailed=True
+    ).tally
+    assert tally.metrics()["alpha/overlap"] > before
+
+
+def test_a_model_that_is_the_target_overlaps_it_fully(tmp_path):
+    target = tiny_target()
+    target.model.model.save_pretrained(tmp_path)
+    target.tokenizer.save_pretrained(tmp_path)
+    trainable = Distillation(target, loss="forward_kl", path=str(tmp_path), config={})
+    found = trainable.evaluate(windows(1))
+    assert found["alpha(T=1)"] == pytest.approx(1, abs=1e-5) and found["alpha(T=0)"] == pytest.approx(1)
+    assert trainable.loss(windows(2)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_what_cannot_be_is_named(tmp_path):
+    target = tiny_target()
+    with pytest.raises(ValueError, match=r"training\.trainable\.loss is 'mse'; allowed: cross_entropy"):
+        Distillation(target, loss="mse", path=None, config=CONFIG)
+    with pytest.raises(ValueError, match=r"training\.trainable\.config is .*transformers says"):
+        Distillation(target, loss="forward_kl", path=None, config={"model_type": "lama"})
+    for key, value in (("num_attention_heads", 3), ("num_key_value_heads", 3), ("hidden_size", "wide")):
+        with pytest.raises(ValueError, match=r"training\.trainable\.config is .*transformers says: .{0,160}$"):
+            Distillation(target, loss="forward_kl", path=None, config=CONFIG | {key: value})
+    short = Distillation(target, loss="forward_kl", path=None, config=CONFIG | {"max_position_embeddings": 16})
+    for window in (1, 17):
+        with pytest.raises(ValueError, match=rf"training\.window is {window}; allowed: 2 to .* context, 16"):
+            short.loss(torch.zeros(1, window, dtype=torch.int64))
+    save_tiny(tmp_path / "other", vocabulary=30, seed=0)
+    with pytest.raises(ValueError, match=r"differs from the target's .* choose another training\.trainable\.path"):
+        Distillation(target, loss="forward_kl", path=str(tmp_path / "other"), config={})
+    with pytest.raises(FileNotFoundError, match=r"training\.trainable\.path is './nowhere'"):
+        Distillation(target, loss="forward_kl", path="./nowhere", config={})
+    save_tiny(tmp_path / "short", seed=0)
+    tiny_model("llama", vocabulary=30, seed=0).save_pretrained(tmp_path / "short")  # beside a tokenizer of 50
+    with pytest.raises(ValueError, match=r"a vocabulary of 30; allowed: at least the target's, 50"):
+        Distillation(target, loss="forward_kl", path=str(tmp_path / "short"), config={})
+
+
+def test_a_padded_model_and_one_with_dropout_are_served(tmp_path):
+    """Output rows beyond the target's vocabulary stay out of the law, and two evaluations are the same."""
+    target = tiny_target()
+    save_tiny(tmp_path, "gpt2", seed=0)
+    tiny_model("gpt2", vocabulary=64, seed=0).save_pretrained(tmp_path)  # rows 50 to 63 are padding
+    trainable = Distillation(target, loss="forward_kl", path=str(tmp_path), config={})
+    fresh = Distillation(target, loss="forward_kl", path=None, config={"model_type": "gpt2", "n_embd": 16,
+                         "n_head": 2, "n_layer": 1, "n_positions": 64})  # fmt: skip
+    for each in (trainable, fresh):
+        first = each.evaluate(windows(1))
+        assert first == each.evaluate(windows(1)) and 0 < first["alpha(T=1)"] < 1
+        each.loss(windows(2)).backward()
