@@ -56,8 +56,8 @@ def _leaking_rows(faulty: bool) -> float:
     """Every row takes as many tokens of its draft as the luckiest row of the batch."""
     honest = Finisher.commit
 
-    def commit(self: Finisher, tokens: Tensor, counts: Tensor, healthy: Tensor) -> Tensor:
-        return honest(self, tokens, counts.amax().expand_as(counts), healthy)
+    def commit(self: Finisher, tokens: Tensor, counts: Tensor) -> Tensor:
+        return honest(self, tokens, counts.amax().expand_as(counts))
 
     return _unlike_plain(lambda target: patch.object(Finisher, "commit", commit), faulty)
 
@@ -100,23 +100,12 @@ def _seen_siblings(faulty: bool) -> float:
 
 
 def _unseen_eos(faulty: bool) -> float:
-    """Only the last token of a block is looked at."""
-    honest = Finisher._keep
-
-    def keep(self: Finisher, row: int, block: list[int]) -> int:
-        before, ends = self._lengths[row], self._stopping
-        self.new_tokens[row] += block[:-1]
-        self._lengths[row] += len(block) - 1
-        kept = honest(self, row, block[-1:]) + len(block) - 1
-        self._lengths[row], self._stopping = before, ends
-        return kept
-
+    """The device does not look for end-of-text, and the host only notes that it was there."""
     target, eos = tiny_target(vocabulary=5), (0, 1)
     _, engine = _decoders(target, Sampling())
     rows = 64
     with ExitStack() as faults:
         if faulty:
-            faults.enter_context(patch.object(Finisher, "_keep", keep))
             faults.enter_context(patch.object(Finisher, "is_eos", lambda self, tokens: torch.zeros_like(tokens).bool()))
         stopping = Stopping(max_new_tokens=20, eos_ids=eos)
         tokens = engine.generate([[2, 3, 2]] * rows, stopping=stopping, seeds=list(range(rows))).tokens
@@ -150,17 +139,17 @@ def _taken_at_zero(faulty: bool) -> float:
 
 def _tokens_from_nan(faulty: bool) -> float:
     """Nobody asks whether the laws are finite."""
-    honest = Finisher.commit
+    honest = Finisher.read
 
-    def commit(self: Finisher, tokens: Tensor, counts: Tensor, healthy: Tensor) -> Tensor:
-        return honest(self, tokens, counts, torch.ones_like(healthy))
+    def read(self: Finisher, tokens: Tensor, kept: Tensor, healthy: Tensor) -> None:
+        honest(self, tokens, kept, torch.ones_like(healthy))
 
     target = tiny_target()
     _, engine = _decoders(target, Sampling())
     with ExitStack() as faults:
         faults.enter_context(_not_a_number(target))
         if faulty:
-            faults.enter_context(patch.object(Finisher, "commit", commit))
+            faults.enter_context(patch.object(Finisher, "read", read))
         try:
             generation = engine.generate(RAGGED, stopping=Stopping(max_new_tokens=5), seeds=list(range(len(RAGGED))))
         except FloatingPointError:

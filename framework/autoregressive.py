@@ -50,5 +50,7 @@ class Autoregressive:
     def _commit(self, logits: Tensor, finisher: Finisher, uniforms: Tensor) -> Tensor:
         """[B] int64: draw a token per row from logits [B, V] and commit it."""
         token = self.sampling.sample(logits, uniforms[:, 0])
-        finisher.commit(token.unsqueeze(1), torch.ones_like(token), logits.amax(1).isfinite())
+        tokens = token.unsqueeze(1)
+        kept = finisher.commit(tokens, torch.ones_like(token))
+        finisher.read(tokens, kept, logits.amax(1).isfinite())
         return token

@@ -63,10 +63,11 @@ class _SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         rows, capacity = self.slots.num_rows, self.slots.capacity
-        self.keys, self.values = (
-            torch.zeros(rows, capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
-            for s in (key_states, value_states)
-        )
+        with torch.inference_mode(False):  # ordinary tensors, which compiled programs write, too
+            self.keys, self.values = (
+                torch.zeros(rows, capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
+                for s in (key_states, value_states)
+            )
         self.is_initialized = True
 
     def update(

@@ -6,6 +6,7 @@ rolling back is only a smaller start at the next pass: stale slots are never see
 
 import copy
 import math
+import weakref
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ class CachedLM:
         if self._last_known < self.vocabulary_size - 1:
             tokens = tokens.clamp(max=self._last_known)
         # Inference mode saves a twentieth of the pass; the copy is an ordinary tensor again, fit to be trained on.
-        with torch.inference_mode(), self._watched:
+        with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
             logits = self.model(
                 input_ids=tokens,
                 attention_mask=mask,
@@ -262,17 +263,17 @@ def _name(model: PreTrainedModel) -> str:
 
 
 class _OutputLayerInput:
-    """While entered, keeps what a model hands to its output layer; the model is left without a hook."""
+    """Keeps what a model handed to its output layer in the latest pass, for as long as this object lives."""
 
     def __init__(self, model: PreTrainedModel):
-        self._layer = model.get_output_embeddings()
-        self.hidden = torch.empty(0)
+        seen: list[Tensor] = [torch.empty(0)]
 
-    def _keep(self, module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self.hidden = inputs[0]
+        def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen[0] = inputs[0]
 
-    def __enter__(self) -> None:
-        self._hook = self._layer.register_forward_pre_hook(self._keep)
+        self._seen = seen
+        weakref.finalize(self, model.get_output_embeddings().register_forward_pre_hook(keep).remove)
 
-    def __exit__(self, *failure: object) -> None:
-        self._hook.remove()
+    @property
+    def hidden(self) -> Tensor:
+        return self._seen[0]

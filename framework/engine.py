@@ -87,7 +87,7 @@ class Engine:
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=self.max_nodes)
             decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch)
-            outcome = self._verify(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
+            outcome = self._verified(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
         with stopwatch.stage("begin"):
             self.gamma_policy.begin()
             if hasattr(self.drafter, "keep_drafting"):  # drafters that draft all nodes at once have no such thing
@@ -130,7 +130,7 @@ class Engine:
                 tree=draft.tree,
             )
         with stopwatch.stage("verify"):
-            outcome = self._verify(draft, logits, decoding, uniforms)
+            outcome = self._verified(draft, logits, decoding, uniforms)
         with stopwatch.stage("observe"):
             self.drafter.observe(sequences, outcome)
             self.gamma_policy.observe(outcome)
@@ -144,8 +144,16 @@ class Engine:
         behind_eos = draft.tree.behind(finisher.is_eos(draft.tokens))
         return ~behind_eos & (draft.tree.depth[:, 1:] < finisher.remaining.unsqueeze(1))
 
-    def _verify(self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor) -> Outcome:
-        """Draw where acceptance stops and what follows, and commit both."""
+    def _verified(self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor) -> Outcome:
+        """Draw where acceptance stops and what follows, commit both, and let the host know."""
+        outcome, tokens, healthy = self._commit(draft, logits, decoding, uniforms)
+        decoding.finisher.read(tokens, outcome.num_committed, healthy)
+        return outcome
+
+    def _commit(
+        self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor
+    ) -> tuple[Outcome, Tensor, Tensor]:
+        """What becomes of the draft, the tokens [B, deepest + 1] this commits, and which rows [B] bool are healthy."""
         target = TargetRows(logits, draft, self.sampling, self.target.model.hidden)
         stop_law = self.verifier.stop_law(target, draft)
         stop = draw(stop_law, uniforms[:, 0])
@@ -160,8 +168,8 @@ class Engine:
         self.target.model.keep_path(draft.tree, path, after=sequences.lengths)
         tokens = torch.cat([draft.tokens.gather(1, path), next_token.unsqueeze(1)], 1)
         tokens.scatter_(1, num_accepted.unsqueeze(1), next_token.unsqueeze(1))
-        num_committed = decoding.finisher.commit(tokens, num_accepted + 1, healthy)
-        return Outcome(
+        num_committed = decoding.finisher.commit(tokens, num_accepted + 1)
+        outcome = Outcome(
             draft=draft,
             stop_law=stop_law,
             stop=stop,
@@ -171,3 +179,4 @@ class Engine:
             active=active,
             target=target,
         )
+        return outcome, tokens, healthy

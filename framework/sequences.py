@@ -52,16 +52,19 @@ class Sequences:
         """[B] int64: the last committed token of each row."""
         return self.tokens.gather(1, self.lengths.unsqueeze(1) - 1).squeeze(1)
 
-    def commit(self, tokens: Tensor, counts: Tensor, *, longest: int | None = None) -> None:
-        """Append the first counts[b] of tokens[b] to every row.
+    def append(self, tokens: Tensor, counts: Tensor) -> None:
+        """Commit the first counts[b] of tokens[b] to every row; `longest` is the caller's to set, once the host knows.
 
         Args:
             tokens: [B, M] int64.
             counts: [B] int64.
-            longest: the largest length afterwards, where the host knows it; else the device is asked.
         """
         # Writing all M is harmless: what lies beyond a row's length means nothing.
         positions = self.lengths.unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         self.tokens.scatter_(1, positions, tokens)
         self.lengths = self.lengths + counts
-        self.longest = int(self.lengths.max()) if longest is None else longest
+
+    def commit(self, tokens: Tensor, counts: Tensor) -> None:
+        """The same, and ask the device for the longest row."""
+        self.append(tokens, counts)
+        self.longest = int(self.lengths.max())

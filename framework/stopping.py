@@ -38,45 +38,68 @@ class Stopping:
 class Finisher:
     """Commits tokens to sequences and deactivates the rows that are finished. Shared by every loop.
 
+    The device commits on its own, and the host reads afterwards what it did: the one wait of a round.
+
     Attributes:
-        new_tokens: per row, what was committed beyond the prompt.
+        new_tokens: per row, what was committed beyond the prompt, as far as it was read.
         finish_reasons: per row: eos, stop_string, length or context; "" while it is running.
         most_remaining: tokens the row with the most room may still commit; 0 when all rows are finished.
         remaining: [B] int64 tokens each row may still commit; 0 for finished rows.
     """
 
     def __init__(self, sequences: Sequences, stopping: Stopping, context: int):
+        device = sequences.lengths.device
         self._sequences = sequences
         self._stopping = stopping
-        self._eos = torch.tensor(stopping.eos_ids, dtype=torch.int64, device=sequences.lengths.device)
+        self._eos = torch.tensor(stopping.eos_ids, dtype=torch.int64, device=device)
         self._lengths: list[int] = sequences.lengths.tolist()
         budgets = [length + stopping.max_new_tokens for length in self._lengths]
         self._limits = [min(budget, context) for budget in budgets]
         self._limit_reasons = ["length" if budget <= context else "context" for budget in budgets]
         self.new_tokens: list[list[int]] = [[] for _ in self._lengths]
         self.finish_reasons = [""] * len(self._lengths)
-        self._update_remaining()
+        remaining = [limit - length for limit, length in zip(self._limits, self._lengths, strict=True)]
+        self.most_remaining = max(remaining)
+        self.remaining = torch.tensor(remaining, device=device)
+        sequences.active = self.remaining > 0
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
         return torch.isin(tokens, self._eos)
 
-    def commit(self, tokens: Tensor, counts: Tensor, healthy: Tensor) -> Tensor:
-        """Append the first counts[b] tokens of each running row, cut after what finishes the row.
+    def commit(self, tokens: Tensor, counts: Tensor) -> Tensor:
+        """Append the first counts[b] tokens of each running row, cut after an end-of-text token and by the budget.
 
         Args:
             tokens: [B, M] int64.
             counts: [B] int64 in 0..M.
-            healthy: [B] bool: whether the laws these tokens were drawn from are finite.
 
         Returns:
             [B] int64: tokens kept; 0 for rows that were finished before.
+        """
+        index = torch.arange(tokens.shape[1], device=tokens.device)
+        is_eos = self.is_eos(tokens)
+        most = torch.minimum(counts, self.remaining).unsqueeze(1)
+        keep = (index < most) & (is_eos.cumsum(1) - is_eos.long() == 0)
+        kept = keep.sum(1)
+        self._sequences.append(tokens, kept)
+        self.remaining = torch.where((keep & is_eos).any(1), 0, self.remaining - kept)
+        self._sequences.active = self.remaining > 0
+        return kept
+
+    def read(self, tokens: Tensor, kept: Tensor, healthy: Tensor) -> None:
+        """Let the host know what was committed, and end rows at a stop string, which only the host sees.
+
+        Args:
+            tokens: [B, M] int64 that were committed.
+            kept: [B] int64: how many of them; corrected here where a row ends earlier.
+            healthy: [B] bool: whether the laws these tokens were drawn from are finite.
 
         Raises:
-            FloatingPointError: a running row is not healthy; nothing of this round is committed.
+            FloatingPointError: a running row is not healthy; nothing of this round is in new_tokens.
         """
         # The one wait for the device in a round: from here on the host knows what was drawn.
-        drawn = torch.cat([tokens, counts.unsqueeze(1), healthy.unsqueeze(1)], 1).tolist()
+        drawn = torch.cat([tokens, kept.unsqueeze(1), healthy.unsqueeze(1)], 1).tolist()
         running = [row for row, reason in enumerate(self.finish_reasons) if not reason]
         if sick := [row for row in running if not drawn[row][-1]]:
             named = f"{sick[:8]} and {len(sick) - 8} more" if len(sick) > 8 else f"{sick}"
@@ -84,30 +107,34 @@ class Finisher:
                 f"rows {named}: the law of the next token is not finite. Either the target's logits hold NaN (try "
                 "target.dtype=float32), or the drafter proposed a token to which its own probs give zero"
             )
-        kept = [0] * len(drawn)
         for row in running:
             *block, count, _ = drawn[row]
-            kept[row] = self._keep(row, block[:count])
-            self._lengths[row] += kept[row]
-        num_kept = torch.tensor(kept, device=tokens.device)
-        self._sequences.commit(tokens, num_kept, longest=max(self._lengths))
-        self._update_remaining()
-        return num_kept
+            self._note(row, block[:count], kept)
+        self._sequences.longest = max(self._lengths)
+        still_open = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
+        self.most_remaining = max(0 if reason else limit - length for limit, length, reason in still_open)
 
-    def _keep(self, row: int, block: list[int]) -> int:
-        """Append as much of a block as the row may have, and note why it ends, if it does."""
-        new_tokens = self.new_tokens[row]
-        for kept, token in enumerate(block, start=1):
-            new_tokens.append(token)
+    def _note(self, row: int, block: list[int], kept: Tensor) -> None:
+        """Take in what a row committed, and why it ends, if it does."""
+        before = self._lengths[row]
+        for count, token in enumerate(block, start=1):
+            self.new_tokens[row].append(token)
+            self._lengths[row] = before + count
             if token in self._stopping.eos_ids:
                 self.finish_reasons[row] = "eos"
-            elif self._completes_stop_string(new_tokens):
+            elif self._completes_stop_string(self.new_tokens[row]):
                 self.finish_reasons[row] = "stop_string"
-            elif self._lengths[row] + kept == self._limits[row]:
+                self._take_back(row, len(block) - count, kept)
+                return
+            elif self._lengths[row] == self._limits[row]:
                 self.finish_reasons[row] = self._limit_reasons[row]
-            if self.finish_reasons[row]:
-                return kept
-        return len(block)
+
+    def _take_back(self, row: int, num_tokens: int, kept: Tensor) -> None:
+        """End a row on the device, too, without its last tokens."""
+        kept[row] -= num_tokens
+        self._sequences.lengths[row] -= num_tokens
+        self._sequences.active[row] = False
+        self.remaining[row] = 0
 
     def _completes_stop_string(self, tokens: list[int]) -> bool:
         if not self._stopping.stop_strings:
@@ -115,11 +142,3 @@ class Finisher:
         assert self._stopping.tokenizer is not None
         text = self._stopping.tokenizer.decode(tokens)
         return any(string in text for string in self._stopping.stop_strings)
-
-    def _update_remaining(self) -> None:
-        open_rows = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
-        remaining = [0 if reason else limit - length for limit, length, reason in open_rows]
-        self.most_remaining = max(remaining)
-        device = self._eos.device
-        self.remaining = torch.tensor(remaining, device=device)
-        self._sequences.active = self.remaining > 0
