@@ -219,3 +219,24 @@ class Outcome:
         """[B] bool: whether a node was offered behind the row where acceptance stopped; it was not kept."""
         behind_stop = self.draft.parent == self.stop.unsqueeze(1) - 1
         return (self.draft.valid & behind_stop).any(1)
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What the host reads of a round after its commit, for whoever counts or decides there. An entry for every row.
+
+    Attributes:
+        num_nodes: of the draft; 0 where nothing was proposed.
+        active: 1 for rows that were decoding when the round began, else 0.
+        offered: depth of the deepest node offered.
+        accepted: depth of the deepest node accepted.
+        lost: 1 where a node was offered behind that one, and not kept.
+        committed: tokens kept, after everything that ends a row.
+    """
+
+    num_nodes: int
+    active: list[int]
+    offered: list[int]
+    accepted: list[int]
+    lost: list[int]
+    committed: list[int]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Outcome, TargetRows
+from framework.draft import Draft, Outcome, Readout, TargetRows
 from framework.drafter import Drafter, most_nodes
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.generation import Generation
@@ -87,7 +87,7 @@ class Engine:
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=self.max_nodes)
             decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch)
-            outcome = self._verified(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
+            outcome, _ = self._verified(Draft.empty(len(prompts), device), logits, decoding, uniforms.next_round())
         with stopwatch.stage("begin"):
             self.gamma_policy.begin()
             if hasattr(self.drafter, "keep_drafting"):  # drafters that draft all nodes at once have no such thing
@@ -130,11 +130,13 @@ class Engine:
                 tree=draft.tree,
             )
         with stopwatch.stage("verify"):
-            outcome = self._verified(draft, logits, decoding, uniforms)
+            outcome, readout = self._verified(draft, logits, decoding, uniforms)
         with stopwatch.stage("observe"):
             self.drafter.observe(sequences, outcome)
-            self.gamma_policy.observe(outcome)
-            decoding.tally.observe(outcome)
+            self.gamma_policy.observe(readout)
+            decoding.tally.observe(readout)
+            if decoding.tally.detailed:
+                decoding.tally.observe_laws(outcome)
 
     def _may_be_committed(self, draft: Draft, finisher: Finisher) -> Tensor:
         """[B, N] bool: nodes that are not behind an end-of-text node and leave room for the token that follows.
@@ -144,11 +146,14 @@ class Engine:
         behind_eos = draft.tree.behind(finisher.is_eos(draft.tokens))
         return ~behind_eos & (draft.tree.depth[:, 1:] < finisher.remaining.unsqueeze(1))
 
-    def _verified(self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor) -> Outcome:
+    def _verified(self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor) -> tuple[Outcome, Readout]:
         """Draw where acceptance stops and what follows, commit both, and let the host know."""
         outcome, tokens, healthy = self._commit(draft, logits, decoding, uniforms)
-        decoding.finisher.read(tokens, outcome.num_committed, healthy)
-        return outcome
+        told = (outcome.active, outcome.draft.offered_depth, outcome.num_accepted, outcome.lost)
+        committed, *others = decoding.finisher.read(tokens, outcome.num_committed, healthy, *told)
+        active, offered, accepted, lost = others
+        readout = Readout(draft.num_nodes, active, offered, accepted, lost, committed)
+        return outcome, readout
 
     def _commit(
         self, draft: Draft, logits: Tensor, decoding: Decoding, uniforms: Tensor

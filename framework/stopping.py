@@ -87,35 +87,43 @@ class Finisher:
         self._sequences.active = self.remaining > 0
         return kept
 
-    def read(self, tokens: Tensor, kept: Tensor, healthy: Tensor) -> None:
+    def read(self, tokens: Tensor, kept: Tensor, healthy: Tensor, *others: Tensor) -> list[list[int]]:
         """Let the host know what was committed, and end rows at a stop string, which only the host sees.
 
         Args:
             tokens: [B, M] int64 that were committed.
             kept: [B] int64: how many of them; corrected here where a row ends earlier.
             healthy: [B] bool: whether the laws these tokens were drawn from are finite.
+            others: [B] int64 or bool each: what else the host is to know of the round.
+
+        Returns:
+            tokens kept per row, then the others.
 
         Raises:
             FloatingPointError: a running row is not healthy; nothing of this round is in new_tokens.
         """
         # The one wait for the device in a round: from here on the host knows what was drawn.
-        drawn = torch.cat([tokens, kept.unsqueeze(1), healthy.unsqueeze(1)], 1).tolist()
+        width = tokens.shape[1]
+        drawn = torch.cat([tokens, torch.stack([kept, healthy, *others], 1)], 1).tolist()
         running = [row for row, reason in enumerate(self.finish_reasons) if not reason]
-        if sick := [row for row in running if not drawn[row][-1]]:
+        if sick := [row for row in running if not drawn[row][width + 1]]:
             named = f"{sick[:8]} and {len(sick) - 8} more" if len(sick) > 8 else f"{sick}"
             raise FloatingPointError(
                 f"rows {named}: the law of the next token is not finite. Either the target's logits hold NaN (try "
                 "target.dtype=float32), or the drafter proposed a token to which its own probs give zero"
             )
         for row in running:
-            *block, count, _ = drawn[row]
-            self._note(row, block[:count], kept)
+            excess = self._note(row, drawn[row][: drawn[row][width]])
+            if self.finish_reasons[row] == "stop_string":
+                self._take_back(row, excess, kept)
+                drawn[row][width] -= excess
         self._sequences.longest = max(self._lengths)
         still_open = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
         self.most_remaining = max(0 if reason else limit - length for limit, length, reason in still_open)
+        return [[row[column] for row in drawn] for column in (width, *range(width + 2, len(drawn[0])))]
 
-    def _note(self, row: int, block: list[int], kept: Tensor) -> None:
-        """Take in what a row committed, and why it ends, if it does."""
+    def _note(self, row: int, block: list[int]) -> int:
+        """Take in what a row committed, and why it ends, if it does; returns how much was committed behind that."""
         before = self._lengths[row]
         for count, token in enumerate(block, start=1):
             self.new_tokens[row].append(token)
@@ -124,10 +132,10 @@ class Finisher:
                 self.finish_reasons[row] = "eos"
             elif self._completes_stop_string(self.new_tokens[row]):
                 self.finish_reasons[row] = "stop_string"
-                self._take_back(row, len(block) - count, kept)
-                return
+                return len(block) - count
             elif self._lengths[row] == self._limits[row]:
                 self.finish_reasons[row] = self._limit_reasons[row]
+        return 0
 
     def _take_back(self, row: int, num_tokens: int, kept: Tensor) -> None:
         """End a row on the device, too, without its last tokens."""

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from framework import theory
-from framework.draft import Outcome, Shape
+from framework.draft import Outcome, Readout, Shape
 
 SETTINGS = ("max_gamma", "max_nodes", "shape", "detailed", "token_rule")  # of a tally; all else is counted
 
@@ -25,9 +25,9 @@ class Tally:
         max_gamma: largest depth of a draft.
         max_nodes: most nodes of a draft; None is max_gamma, as for chains.
         shape: of the drafts.
-        accepted: [max_gamma + 1, max_gamma + 1] float64: rounds by depth offered (first axis) and accepted. Where a
+        accepted: [max_gamma + 1, max_gamma + 1]: rounds by depth offered (first axis) and accepted. Where a
             branch ended, no more was offered than was accepted.
-        passes: [max_nodes + 1] float64: target passes by number of nodes read beside pending.
+        passes: [max_nodes + 1]: target passes by number of nodes read beside pending.
         committed: tokens kept, the extra token of every round included.
         detailed: whether the sums below are taken; they need every law in full, so timed runs go without.
         token_rule: whether nodes are kept with probability min(1, p / q), so that overlap says how many are.
@@ -43,9 +43,9 @@ class Tally:
     shape: Shape = Shape.CHAIN
     detailed: bool = False
     token_rule: bool = True
-    accepted: Tensor = field(init=False)
-    passes: Tensor = field(init=False)
-    committed: float | Tensor = 0
+    accepted: np.ndarray = field(init=False)
+    passes: np.ndarray = field(init=False)
+    committed: int = 0
     overlap: float = 0
     overlap_tested: int = 0
     overlap_variance: float = 0
@@ -53,27 +53,23 @@ class Tally:
     expected_variance: float = 0
 
     def __post_init__(self) -> None:
-        self.accepted = torch.zeros(self.max_gamma + 1, self.max_gamma + 1, dtype=torch.float64)
+        self.accepted = np.zeros((self.max_gamma + 1, self.max_gamma + 1))
         most = self.max_gamma if self.max_nodes is None else self.max_nodes
-        self.passes = torch.zeros(most + 1, dtype=torch.float64)
+        self.passes = np.zeros(most + 1)
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, readout: Readout) -> None:
         """Count one round of the rows that took part in it."""
-        active = outcome.active.double()
-        offered = outcome.draft.offered_depth
-        if self.shape is not Shape.CHAIN:
-            offered = torch.where(outcome.lost, offered, outcome.num_accepted)
-        device = active.device
-        if self.accepted.device != device:
-            self.accepted = self.accepted.to(device)
-        cell = offered * (self.max_gamma + 1) + outcome.num_accepted
-        self.accepted.view(-1).index_add_(0, cell, active)
-        self.passes[outcome.draft.num_nodes] += 1
-        self.committed = self.committed + outcome.num_committed.sum()  # stays on the device until it is read
-        if self.detailed and outcome.draft.num_nodes:
-            self._observe_laws(outcome)
+        rows = zip(readout.active, readout.offered, readout.accepted, readout.lost, strict=True)
+        for active, offered, accepted, lost in rows:
+            if active:
+                self.accepted[offered if lost else accepted, accepted] += 1
+        self.passes[readout.num_nodes] += 1
+        self.committed += sum(readout.committed)
 
-    def _observe_laws(self, outcome: Outcome) -> None:
+    def observe_laws(self, outcome: Outcome) -> None:
+        """Take the sums of a detailed tally."""
+        if not outcome.draft.num_nodes:
+            return
         active = outcome.active
         if self.shape is Shape.CHAIN:
             self._observe_overlap(outcome)
@@ -106,14 +102,12 @@ class Tally:
             )
         for counted in fields(self):
             if counted.name not in SETTINGS:
-                # Counts stay where they were taken until they are merged, which the host does.
-                before, more = (_on_host(getattr(tally, counted.name)) for tally in (self, other))
-                setattr(self, counted.name, before + more)
+                setattr(self, counted.name, getattr(self, counted.name) + getattr(other, counted.name))
 
     @property
     def num_rounds(self) -> float:
         """Rounds, each row counted for itself: target passes a row took part in."""
-        return self.accepted.sum().item()
+        return float(self.accepted.sum())
 
     @property
     def accepted_by_position(self) -> list[float]:
@@ -134,7 +128,7 @@ class Tally:
         """Everything counted, as plain numbers."""
         return {
             "rounds": self.num_rounds,
-            "committed": float(self.committed),
+            "committed": self.committed,
             "rounds_by_offered_and_accepted": self.accepted.tolist(),
             "passes_by_nodes": self.passes.tolist(),
             "accepted": sum(self.accepted_by_position),
@@ -154,7 +148,7 @@ class Tally:
         """
         tested, accepted = sum(self.tested_by_position), sum(self.accepted_by_position)
         metrics: dict[str, Any] = {
-            "tau": _ratio(float(self.committed), self.num_rounds),
+            "tau": _ratio(self.committed, self.num_rounds),
             "alpha/empirical": _ratio(accepted, tested),
         }
         for position, (kept, tried) in enumerate(
@@ -187,10 +181,6 @@ class Tally:
         offered = self.accepted.sum(1).tolist()
         total = sum(count * theory.expected_tokens(alpha, nodes) for nodes, count in enumerate(offered))
         return _ratio(total, self.num_rounds)
-
-
-def _on_host(value: float | Tensor) -> float | Tensor:
-    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:

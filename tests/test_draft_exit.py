@@ -1,7 +1,6 @@
 """The published update rule of draft exit against numbers worked out by hand, row by row, and through the loop."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from omegaconf import OmegaConf
 from drafters.layer_skip import LayerSkip
 from experiments.assemble import build
 from framework.autoregressive import Autoregressive
-from framework.draft import Draft, Law
+from framework.draft import Readout
 from framework.engine import Engine
 from framework.gamma_policies.draft_exit import DraftExit
 from framework.goodness_of_fit import continuation_law
@@ -18,6 +17,7 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from tests.rounds import readout
 
 CONF = Path(__file__).parents[1] / "conf" / "gamma" / "draft_exit.yaml"
 PUBLISHED = {"max_gamma": 8, "threshold": 0.8, "alpha_target": 0.9, "b1": 0.5, "b2": 0.9, "eps": 0.01}
@@ -28,21 +28,11 @@ def draft_exit(**knobs: object) -> DraftExit:
     return DraftExit(**(PUBLISHED | knobs))
 
 
-def outcome(*rows: tuple[int, int] | tuple[int, int, bool]) -> SimpleNamespace:
-    """A round of rows that were offered and accepted so many nodes; a third entry of False is a finished row."""
-    offered, accepted, active = (
-        torch.tensor(column) for column in zip(*((*row, True)[:3] for row in rows), strict=True)
-    )
-    valid = torch.arange(int(offered.max())) < offered.unsqueeze(1)
-    draft = Draft.chain(torch.zeros(valid.shape, dtype=torch.int64), Law.ONE_HOT, valid=valid)
-    return SimpleNamespace(draft=draft, num_accepted=accepted, active=active)
-
-
-def after(policy: DraftExit, *outcomes: SimpleNamespace) -> tuple[list[float], list[float]]:
+def after(policy: DraftExit, *rounds: Readout) -> tuple[list[float], list[float]]:
     """Acceptance and threshold of every row once these rounds were seen."""
-    for seen in outcomes:
+    for seen in rounds:
         policy.observe(seen)
-    return policy.acceptance.tolist(), policy.threshold.tolist()
+    return policy.acceptance, policy.threshold
 
 
 # The rule
@@ -58,24 +48,24 @@ def test_the_rule_by_hand() -> None:
     threshold = 0.8
     for seen, move, acceptance in zip(rounds, moves, acceptances, strict=True):
         threshold += move
-        got_acceptance, got_threshold = after(policy, outcome(seen))
+        got_acceptance, got_threshold = after(policy, readout(seen))
         assert got_acceptance == [acceptance]
         assert got_threshold == pytest.approx([threshold], abs=1e-12)
 
 
 def test_the_target_itself_counts_as_reached() -> None:
     """Acceptance that equals alpha_target is not below it."""
-    assert after(draft_exit(alpha_target=0.5), outcome((4, 4)))[1] == pytest.approx([0.799])
+    assert after(draft_exit(alpha_target=0.5), readout((4, 4)))[1] == pytest.approx([0.799])
 
 
 def test_damping_and_step_are_knobs() -> None:
-    acceptance, threshold = after(draft_exit(b1=0.8, b2=0.5, eps=0.1), outcome((4, 2)))
+    acceptance, threshold = after(draft_exit(b1=0.8, b2=0.5, eps=0.1), readout((4, 2)))
     assert acceptance == pytest.approx([0.1]) and threshold == pytest.approx([0.85])
 
 
 def test_a_full_draft_that_was_lost_still_raises_the_threshold() -> None:
     """Only a row whose acceptance has reached the target is held at max_gamma."""
-    assert after(draft_exit(), outcome((8, 0)))[1] == pytest.approx([0.801])
+    assert after(draft_exit(), readout((8, 0)))[1] == pytest.approx([0.801])
 
 
 def test_rows_adapt_for_themselves() -> None:
@@ -84,24 +74,23 @@ def test_rows_adapt_for_themselves() -> None:
     others = [[(1, 0), (8, 8, False), (0, 0)], [(4, 4), (2, 1, False), (0, 0)]]
     alone, among = draft_exit(), draft_exit()
     for number, seen in enumerate(mine):
-        alone.observe(outcome(seen))
-        among.observe(outcome(*others[number % 2], seen))
+        alone.observe(readout(seen))
+        among.observe(readout(*others[number % 2], seen))
     assert among.threshold[3] == alone.threshold[0] and among.acceptance[3] == alone.acceptance[0]
     assert among.threshold[1] == among.threshold[2] == 0.8 and among.acceptance[1] == 0
 
 
 def test_a_round_without_nodes_changes_nothing() -> None:
     policy = draft_exit()
-    policy.observe(SimpleNamespace(draft=Draft.empty(2, torch.device("cpu")), num_accepted=torch.zeros(2).long(),
-                                   active=torch.ones(2, dtype=torch.bool)))  # fmt: skip
-    assert policy.threshold.tolist() == [0.8, 0.8]
+    policy.observe(readout((0, 0), (0, 0)))
+    assert policy.threshold == [0.8, 0.8]
 
 
 def test_a_generation_begins_anew() -> None:
     policy = draft_exit()
-    after(policy, *[outcome((4, 1), (4, 4))] * 5)
+    after(policy, *[readout((4, 1), (4, 4))] * 5)
     policy.begin()
-    assert policy.threshold == 0.8 and policy.acceptance == 0
+    assert policy.threshold == policy.acceptance == []
     assert policy.keep_drafting(torch.tensor([0.79, 0.8, 0.81])).tolist() == [False, True, True]
 
 
@@ -157,6 +146,6 @@ def test_the_output_follows_the_targets_law_while_thresholds_move() -> None:
     policy = draft_exit(**LIVELY)
     decoder, prompt, samples = engine(policy, Sampling(), vocabulary=3), [1, 2, 1, 0, 2], 8000
     generation = decoder.generate([prompt] * samples, stopping=Stopping(5), seeds=list(range(samples)))
-    assert len(policy.threshold.unique()) > 2 and (generation.tally.accepted.sum(1) > 0).sum() > 2
+    assert len(set(policy.threshold)) > 2 and (generation.tally.accepted.sum(1) > 0).sum() > 2
     fit = continuation_law(decoder.target, prompt, 5, Sampling()).fit(generation.tokens)
     assert fit.p_value > 1e-7, f"total variation {fit.total_variation:.3f}"

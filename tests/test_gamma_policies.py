@@ -3,7 +3,6 @@
 import math
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from omegaconf import OmegaConf
 from drafters.prompt_lookup import PromptLookup
 from experiments.assemble import build
 from framework import theory
-from framework.draft import Draft, Law
+from framework.draft import Draft, Law, Readout
 from framework.engine import Engine
 from framework.gamma_policies.additive import Additive
 from framework.gamma_policies.best_expected_speed import BestExpectedSpeed
@@ -23,6 +22,7 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from tests.rounds import readout
 
 FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -36,22 +36,11 @@ def policy_of(name: str, **knobs: object) -> GammaPolicy:
     return policy
 
 
-def outcome(*rows: tuple[int, int] | tuple[int, int, bool]) -> SimpleNamespace:
-    """A round of rows that were offered and accepted so many nodes; a third entry of False is a finished row."""
-    offered, accepted, active = (
-        torch.tensor(column) for column in zip(*((*row, True)[:3] for row in rows), strict=True)
-    )
-    num_nodes = int(offered.max())
-    valid = torch.arange(num_nodes) < offered.unsqueeze(1)
-    draft = Draft.chain(torch.zeros(len(rows), num_nodes, dtype=torch.int64), Law.ONE_HOT, valid=valid)
-    return SimpleNamespace(draft=draft, num_accepted=accepted, lost=accepted < offered, active=active)
-
-
-def gammas(policy: GammaPolicy, *outcomes: SimpleNamespace) -> list[int]:
-    """What it asks for before each outcome and after the last."""
+def gammas(policy: GammaPolicy, *rounds: Readout) -> list[int]:
+    """What it asks for before each round and after the last."""
     policy.begin()
     asked = [policy.next_gamma()]
-    for seen in outcomes:
+    for seen in rounds:
         policy.observe(seen)
         asked.append(policy.next_gamma())
     return asked
@@ -63,23 +52,23 @@ def gammas(policy: GammaPolicy, *outcomes: SimpleNamespace) -> list[int]:
 def test_additive_adds_two_after_full_acceptance_and_takes_one_after_any_other() -> None:
     policy = Additive(initial=2, max_gamma=6)
     rounds = [(2, 2), (4, 4), (6, 5), (5, 0), (4, 3), (3, 3), (5, 5)]
-    assert gammas(policy, *map(outcome, rounds)) == [2, 4, 6, 5, 4, 3, 5, 6]
+    assert gammas(policy, *map(readout, rounds)) == [2, 4, 6, 5, 4, 3, 5, 6]
 
 
 def test_additive_never_falls_below_one() -> None:
-    assert gammas(Additive(initial=2, max_gamma=4), *[outcome((1, 0))] * 3, outcome((1, 1))) == [2, 1, 1, 1, 3]
+    assert gammas(Additive(initial=2, max_gamma=4), *[readout((1, 0))] * 3, readout((1, 1))) == [2, 1, 1, 1, 3]
 
 
 def test_additive_counts_what_was_offered_by_rows_that_took_part() -> None:
     """Fewer nodes than asked for, all accepted, are a full acceptance; finished rows and empty drafts say nothing."""
     policy = Additive(initial=3, max_gamma=9)
     rounds = [
-        outcome((1, 1)),
-        outcome((0, 0)),
-        outcome((5, 5), (2, 1)),
-        outcome((4, 4), (4, 0, False)),
-        outcome((3, 3, False), (0, 0)),
-        outcome((0, 0), (6, 6)),
+        readout((1, 1)),
+        readout((0, 0)),
+        readout((5, 5), (2, 1)),
+        readout((4, 4), (4, 0, False)),
+        readout((3, 3, False), (0, 0)),
+        readout((0, 0), (6, 6)),
     ]
     assert gammas(policy, *rounds) == [3, 5, 5, 4, 6, 6, 8]
 
@@ -102,13 +91,13 @@ def best(**knobs: object) -> BestExpectedSpeed:
 def test_alpha_is_a_fading_ratio_over_tested_nodes() -> None:
     policy = best()
     assert policy.alpha == 2 / 3
-    policy.observe(outcome((3, 3)))
+    policy.observe(readout((3, 3)))
     assert policy.alpha == (2 + 3) / (3 + 3)
-    policy.observe(outcome((4, 1)))  # tests 2
+    policy.observe(readout((4, 1)))  # tests 2
     assert policy.alpha == (2 + 2.5) / (3 + 3.5)
-    policy.observe(outcome((0, 0)))
+    policy.observe(readout((0, 0)))
     assert policy.alpha == (2 + 2.5) / (3 + 3.5)  # nothing tested, nothing forgotten
-    policy.observe(outcome((2, 2), (4, 2), (4, 4, False), (0, 0)))  # tests 2 and 3
+    policy.observe(readout((2, 2), (4, 2), (4, 4, False), (0, 0)))  # tests 2 and 3
     assert policy.alpha == (2 + 1.25 + 4) / (3 + 1.75 + 5)
     policy.begin()
     assert policy.alpha == 2 / 3
@@ -138,7 +127,7 @@ def test_measured_passes_of_the_target_count() -> None:
 
 
 def test_gamma_follows_alpha_down_and_up() -> None:
-    rounds = [outcome((5, 0))] * 6 + [outcome((5, 5))] * 6
+    rounds = [readout((5, 0))] * 6 + [readout((5, 5))] * 6
     asked = gammas(best(c=0.5), *rounds)
     # alpha is 2/3, then .4 after 6 rejections of weight 2 in all, then .92 as they fade and 10 acceptances remain.
     assert (asked[0], asked[6], asked[-1]) == (1, 0, 4)
@@ -152,12 +141,12 @@ def test_it_probes_where_drafting_does_not_pay() -> None:
         asked = []
         for _ in range(7):
             asked.append(policy.next_gamma())
-            policy.observe(outcome((asked[-1], asked[-1])))
+            policy.observe(readout((asked[-1], asked[-1])))
         assert asked == expected
 
 
 def test_a_probe_for_which_nothing_was_found_is_tried_again() -> None:
-    assert gammas(best(c=2, probe_every=2), *[outcome((0, 0))] * 3, outcome((1, 1))) == [0, 1, 1, 1, 0]
+    assert gammas(best(c=2, probe_every=2), *[readout((0, 0))] * 3, readout((1, 1))) == [0, 1, 1, 1, 0]
 
 
 def test_without_costs_it_says_which_key_to_set() -> None:
@@ -171,7 +160,7 @@ def test_without_costs_it_says_which_key_to_set() -> None:
 def test_a_row_goes_on_from_the_threshold_upwards() -> None:
     policy = ConfidenceThreshold(max_gamma=7, threshold=0.5)
     assert policy.keep_drafting(torch.tensor([0.49, 0.5, 0.51])).tolist() == [False, True, True]
-    assert gammas(policy, outcome((7, 0)), outcome((7, 7))) == [7, 7, 7]
+    assert gammas(policy, readout((7, 0)), readout((7, 7))) == [7, 7, 7]
     assert ConfidenceThreshold(max_gamma=7, threshold=0).keep_drafting(torch.tensor([0.0])).all()
 
 
@@ -185,16 +174,16 @@ def test_gamma_stays_within_its_bounds(name: str) -> None:
         gamma = policy.next_gamma()
         assert isinstance(gamma, int) and 0 <= gamma <= policy.max_gamma
         offered = dice.randint(0, gamma)
-        policy.observe(outcome((offered, offered if dice.random() < 0.7 else dice.randint(0, offered))))
+        policy.observe(readout((offered, offered if dice.random() < 0.7 else dice.randint(0, offered))))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_equal_generations_ask_for_equal_gammas(name: str) -> None:
     """What came before does not matter, and neither does another policy that is at work."""
-    rounds = [outcome((2, 2)), outcome((3, 0)), outcome((1, 1)), outcome((1, 1)), outcome((0, 0))]
+    rounds = [readout((2, 2)), readout((3, 0)), readout((1, 1)), readout((1, 1)), readout((0, 0))]
     policy, other = policy_of(name), policy_of(name)
     first = gammas(policy, *rounds)
-    gammas(other, *[outcome((1, 0))] * 9)
+    gammas(other, *[readout((1, 0))] * 9)
     assert gammas(policy, *rounds) == first
 
 

@@ -3,8 +3,8 @@
 import copy
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -26,6 +26,7 @@ from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from framework.verifiers.standard import standard_rule
+from tests.rounds import readout
 
 FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -99,9 +100,7 @@ def play_on(policy: GammaPolicy, p: Tensor, q: Tensor, tokens: list[int], mass: 
             if weight * chance <= WEAK:
                 continue
             after = copy.deepcopy(policy)
-            active = torch.ones(1, dtype=torch.bool)
-            lost = stop < one.offered_depth
-            after.observe(SimpleNamespace(draft=one, num_accepted=torch.tensor([stop]), lost=lost, active=active))
+            after.observe(readout((int(one.offered_depth), stop)))
             for token, share in enumerate(verifier.replacement(target, one, torch.tensor([stop]))[0].tolist()):
                 if share > 0:
                     play_on(after, p, q, [*tokens, *nodes[:stop], token], mass * weight * chance * share, law)
@@ -196,9 +195,9 @@ PROMPT, NEW_TOKENS, SAMPLES = [1, 2, 1, 0, 2], 5, 8000
 STEPWISE = ["ngram", "small_transformer"]
 
 
-def fit_of(decoder: Engine, rows_together: int = SAMPLES, samples: int = SAMPLES) -> tuple[Fit, Tensor]:
+def fit_of(decoder: Engine, rows_together: int = SAMPLES, samples: int = SAMPLES) -> tuple[Fit, np.ndarray]:
     """How well generations of a model of three tokens follow its law, and the passes by nodes that they took."""
-    generated, passes = [], torch.zeros(5, dtype=torch.float64)
+    generated, passes = [], np.zeros(5)
     for first in range(0, samples, rows_together):
         seeds = list(range(first, first + rows_together))
         generation = decoder.generate([PROMPT] * rows_together, stopping=Stopping(NEW_TOKENS), seeds=seeds)

@@ -12,6 +12,7 @@ from framework.tally import Tally
 from framework.theory import expected_tokens
 from framework.uniforms import Uniforms
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from tests.rounds import told
 
 GAMMA = 3
 CPU = torch.device("cpu")
@@ -34,6 +35,13 @@ def made_by_hand(rows: list[tuple[int, int, bool]], num_nodes: int = GAMMA) -> O
         active=active,
         target=TargetRows(torch.zeros(len(rows), num_nodes + 1, 4), draft, Sampling()),
     )
+
+
+def observe(tally: Tally, outcome: Outcome) -> None:
+    """As the engine does."""
+    tally.observe(told(outcome))
+    if tally.detailed:
+        tally.observe_laws(outcome)
 
 
 def played(
@@ -69,7 +77,8 @@ def played(
         target = TargetRows(p.log().expand(rows, GAMMA + 1, -1), draft, Sampling())
         stop_law = verifier.stop_law(target, draft)
         stop = draw(stop_law if stops is None else stops, numbers[:, 0])
-        tally.observe(
+        observe(
+            tally,
             Outcome(
                 draft=draft,
                 stop_law=stop_law,
@@ -79,7 +88,7 @@ def played(
                 num_committed=stop + 1,
                 active=torch.ones(rows, dtype=torch.bool),
                 target=target,
-            )
+            ),
         )
     return tally
 
@@ -89,7 +98,7 @@ ROUND = [(3, 0, True), (3, 3, True), (3, 1, True), (2, 2, True), (0, 0, True), (
 
 def test_counts_of_a_round_made_by_hand() -> None:
     tally = Tally(GAMMA)
-    tally.observe(made_by_hand(ROUND))
+    observe(tally, made_by_hand(ROUND))
     assert tally.tested_by_position == [4, 3, 1]
     assert tally.accepted_by_position == [3, 2, 1]
     assert tally.num_rounds == 5  # the finished row took no part
@@ -106,7 +115,8 @@ def test_the_end_of_a_branch_is_no_rejection() -> None:
     tokens, parent = torch.tensor([[0, 1, 0]]).expand(3, -1), torch.tensor([[-1, -1, 0]]).expand(3, -1)
     draft = Draft(tokens, parent, torch.ones(3, 3, dtype=torch.bool), Law.ONE_HOT, shape=Shape.TREE)
     tally = Tally(2, 3, shape=Shape.TREE, detailed=True, token_rule=False)
-    tally.observe(
+    observe(
+        tally,
         Outcome(
             draft=draft,
             stop_law=torch.nn.functional.one_hot(stop, 4).float(),
@@ -116,7 +126,7 @@ def test_the_end_of_a_branch_is_no_rejection() -> None:
             num_committed=num_accepted + 1,
             active=torch.ones(3, dtype=torch.bool),
             target=TargetRows(torch.zeros(3, 4, 4), draft, Sampling()),
-        )
+        ),
     )
     assert tally.tested_by_position == [3, 1] and tally.accepted_by_position == [2, 1]
     metrics = tally.metrics()
@@ -126,7 +136,7 @@ def test_the_end_of_a_branch_is_no_rejection() -> None:
 
 def test_finished_rows_do_not_count() -> None:
     tally = Tally(GAMMA, detailed=True)
-    tally.observe(made_by_hand([(3, 2, False), (0, 0, False)]))
+    observe(tally, made_by_hand([(3, 2, False), (0, 0, False)]))
     assert tally.num_rounds == tally.committed == tally.overlap == tally.expected == 0
     assert tally.tested_by_position == tally.accepted_by_position == [0, 0, 0]
 
@@ -134,7 +144,7 @@ def test_finished_rows_do_not_count() -> None:
 def test_nothing_tested_is_none_and_no_error() -> None:
     assert Tally(0).metrics() == {"tau": None, "alpha/empirical": None}
     tally = Tally(2, detailed=True)
-    tally.observe(made_by_hand([(0, 0, True)], num_nodes=0))
+    observe(tally, made_by_hand([(0, 0, True)], num_nodes=0))
     metrics = tally.metrics()
     assert metrics["tau"] == 1 and metrics["alpha/check"]
     assert metrics["alpha/empirical"] is metrics["alpha/overlap"] is metrics["tau/eq1"] is None
@@ -143,7 +153,7 @@ def test_nothing_tested_is_none_and_no_error() -> None:
 
 def test_drafts_shorter_than_max_gamma() -> None:
     tally = Tally(GAMMA)
-    tally.observe(made_by_hand([(1, 1, True), (1, 0, True)], num_nodes=1))
+    observe(tally, made_by_hand([(1, 1, True), (1, 0, True)], num_nodes=1))
     assert tally.tested_by_position == [2, 0, 0] and tally.accepted_by_position == [1, 0, 0]
     assert tally.passes.tolist() == [0, 1, 0, 0]
 

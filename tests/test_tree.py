@@ -266,7 +266,7 @@ def test_a_chain_through_the_tree_path_gives_the_same_tokens(sampling):
     for verifier in (TreeWalk(), RecursiveRejection()):
         as_tree = generate(target, Bushes(truths=truths, as_chain=True), verifier, RAGGED, sampling=sampling)
         assert as_tree.tokens == as_chain.tokens
-        assert torch.equal(as_tree.tally.accepted, as_chain.tally.accepted)
+        assert (as_tree.tally.accepted == as_chain.tally.accepted).all()
 
 
 def test_rows_of_trees_do_not_depend_on_their_batch():

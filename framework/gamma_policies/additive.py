@@ -1,8 +1,6 @@
 """Two more nodes after a draft that was accepted whole, one fewer after any other (Hugging Face's "heuristic")."""
 
-import torch
-
-from framework.draft import Outcome
+from framework.draft import Readout
 from framework.gamma_policies.gamma_policy import check_gamma
 
 
@@ -39,11 +37,8 @@ class Additive:
     def next_gamma(self) -> int:
         return self._gamma
 
-    def observe(self, outcome: Outcome) -> None:
-        if outcome.draft.num_nodes == 0:
-            return
-        took_part = outcome.active & outcome.draft.valid.any(1)
-        lost = took_part & outcome.lost
-        anything_offered, anything_lost = torch.stack([took_part.any(), lost.any()]).tolist()
-        if anything_offered:
-            self._gamma = max(1, self._gamma - 1) if anything_lost else min(self._gamma + 2, self.max_gamma)
+    def observe(self, readout: Readout) -> None:
+        rows = zip(readout.active, readout.offered, readout.lost, strict=True)
+        lost = [lost for active, offered, lost in rows if active and offered]
+        if lost:
+            self._gamma = max(1, self._gamma - 1) if any(lost) else min(self._gamma + 2, self.max_gamma)

@@ -2,10 +2,8 @@
 
 from math import inf
 
-import torch
-
 from framework import theory
-from framework.draft import Outcome
+from framework.draft import Readout
 from framework.gamma_policies.gamma_policy import Costs, check_gamma, check_number
 
 
@@ -88,19 +86,17 @@ class BestExpectedSpeed:
         probing = gamma == 0 and self._rounds_untested + 1 >= self.probe_every
         return 1 if probing else gamma
 
-    def observe(self, outcome: Outcome) -> None:
-        accepted, tested = _counts(outcome) if outcome.draft.num_nodes else (0, 0)
+    def observe(self, readout: Readout) -> None:
+        rows = [
+            (accepted, lost)
+            for active, accepted, lost in zip(readout.active, readout.accepted, readout.lost, strict=True)
+            if active
+        ]
+        accepted = sum(accepted for accepted, _ in rows)
+        tested = accepted + sum(lost for _, lost in rows)
         if tested:
             self._accepted = self.forgetting * self._accepted + accepted
             self._tested = self.forgetting * self._tested + tested
             self._rounds_untested = 0
         else:
             self._rounds_untested += 1
-
-
-def _counts(outcome: Outcome) -> tuple[int, int]:
-    """Nodes accepted and nodes tested: those, and the first one lost of every row that lost one."""
-    accepted = outcome.num_accepted
-    counts = torch.stack([accepted, accepted + outcome.lost]) * outcome.active
-    total_accepted, total_tested = counts.sum(1).tolist()
-    return total_accepted, total_tested

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from framework.draft import Outcome
+from framework.draft import Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
@@ -37,5 +37,5 @@ class ConfidenceThreshold:
     def next_gamma(self) -> int:
         return self.max_gamma
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, readout: Readout) -> None:
         pass

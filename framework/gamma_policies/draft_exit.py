@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from framework.draft import Outcome
+from framework.draft import Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
@@ -50,23 +50,37 @@ class DraftExit:
         self.begin()
 
     def begin(self) -> None:
-        # [B] float64 each, once a round was seen; until then all rows have the same.
-        self.threshold = torch.tensor(self.initial, dtype=torch.float64)
-        self.acceptance = torch.tensor(0.0, dtype=torch.float64)
+        self.threshold: list[float] = []  # per row, once a round was seen; until then all rows begin alike
+        self.acceptance: list[float] = []
+        self._on_device = torch.tensor(self.initial, dtype=torch.float64)
 
     def keep_drafting(self, confidence: Tensor) -> Tensor:
-        return confidence >= self.threshold.to(confidence.device)
+        self._on_device = self._on_device.to(confidence.device)
+        return confidence >= self._on_device
 
     def next_gamma(self) -> int:
         return self.max_gamma
 
-    def observe(self, outcome: Outcome) -> None:
-        offered = outcome.draft.offered_depth
-        verified = outcome.active & (offered > 0)
-        threshold, acceptance = self.threshold.to(offered.device), self.acceptance.to(offered.device)
-        share = outcome.num_accepted.double() / offered.clamp(min=1)
-        faded = self.b1 * acceptance + (1 - self.b1) * share
-        down = torch.where(offered == self.max_gamma, threshold, threshold - self.eps)
-        moved = torch.where(faded < self.alpha_target, threshold + self.eps, down)
-        self.acceptance = torch.where(verified, faded, acceptance)
-        self.threshold = torch.where(verified, self.b2 * threshold + (1 - self.b2) * moved, threshold)
+    def observe(self, readout: Readout) -> None:
+        num_rows = len(readout.active)
+        before = zip(
+            self.threshold or [self.initial] * num_rows,
+            self.acceptance or [0.0] * num_rows,
+            readout.active,
+            readout.offered,
+            readout.accepted,
+            strict=True,
+        )
+        moved = [self._moved(*row) for row in before]
+        self.threshold, self.acceptance = map(list, zip(*moved, strict=True))
+        self._on_device = torch.tensor(self.threshold, dtype=torch.float64)
+
+    def _moved(
+        self, threshold: float, acceptance: float, active: int, offered: int, accepted: int
+    ) -> tuple[float, float]:
+        """One row's threshold and acceptance after a round."""
+        if not active or not offered:
+            return threshold, acceptance
+        acceptance = self.b1 * acceptance + (1 - self.b1) * accepted / offered
+        move = self.eps if acceptance < self.alpha_target else 0.0 if offered == self.max_gamma else -self.eps
+        return self.b2 * threshold + (1 - self.b2) * (threshold + move), acceptance

@@ -1,6 +1,6 @@
 """The same gamma in every round (Leviathan et al., 2023)."""
 
-from framework.draft import Outcome
+from framework.draft import Readout
 from framework.gamma_policies.gamma_policy import check_gamma
 
 
@@ -23,5 +23,5 @@ class Fixed:
     def next_gamma(self) -> int:
         return self.max_gamma
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, readout: Readout) -> None:
         pass

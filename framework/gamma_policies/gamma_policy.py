@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from framework.draft import Outcome
+from framework.draft import Readout
 
 LARGEST = 1000  # counts are kept for every pair of offered and accepted
 
@@ -39,7 +39,7 @@ class GammaPolicy(Protocol):
         """Largest depth of the next draft; 0 makes the round a plain target step."""
         ...
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, readout: Readout) -> None:
         """Called after every round's commit, proposed or not."""
         ...
 
