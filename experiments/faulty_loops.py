@@ -139,17 +139,17 @@ def _taken_at_zero(faulty: bool) -> float:
 
 def _tokens_from_nan(faulty: bool) -> float:
     """Nobody asks whether the laws are finite."""
-    honest = Finisher.read
+    honest = Finisher.tell
 
-    def read(self: Finisher, tokens: Tensor, kept: Tensor, healthy: Tensor) -> None:
-        honest(self, tokens, kept, torch.ones_like(healthy))
+    def tell(tokens: Tensor, kept: Tensor, healthy: Tensor, *others: Tensor) -> Tensor:
+        return honest(tokens, kept, torch.ones_like(healthy), *others)
 
     target = tiny_target()
     _, engine = _decoders(target, Sampling())
     with ExitStack() as faults:
         faults.enter_context(_not_a_number(target))
         if faulty:
-            faults.enter_context(patch.object(Finisher, "read", read))
+            faults.enter_context(patch.object(Finisher, "tell", tell))
         try:
             generation = engine.generate(RAGGED, stopping=Stopping(max_new_tokens=5), seeds=list(range(len(RAGGED))))
         except FloatingPointError:

@@ -40,11 +40,13 @@ class Autoregressive:
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=0)
             token = self._commit(logits[:, 0], finisher, uniforms.next_round())
+            sequences.longest = finisher.longest
         while finisher.most_remaining:
             with stopwatch.stage("target"):
                 logits = self.target.model.forward(token.unsqueeze(1), sequences.lengths - 1, visible=sequences.longest)
             with stopwatch.stage("commit"):
                 token = self._commit(logits[:, 0], finisher, uniforms.next_round())
+                sequences.longest = finisher.longest
         return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons)
 
     def _commit(self, logits: Tensor, finisher: Finisher, uniforms: Tensor) -> Tensor:
@@ -52,5 +54,5 @@ class Autoregressive:
         token = self.sampling.sample(logits, uniforms[:, 0])
         tokens = token.unsqueeze(1)
         kept = finisher.commit(tokens, torch.ones_like(token))
-        finisher.read(tokens, kept, logits.amax(1).isfinite())
+        finisher.read(finisher.tell(tokens, kept, logits.amax(1).isfinite()), 0)
         return token

@@ -63,6 +63,11 @@ class Finisher:
         self.remaining = torch.tensor(remaining, device=device)
         sequences.active = self.remaining > 0
 
+    @property
+    def longest(self) -> int:
+        """The largest length, as far as it was read."""
+        return max(self._lengths)
+
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
         return torch.isin(tokens, self._eos)
@@ -87,14 +92,27 @@ class Finisher:
         self._sequences.active = self.remaining > 0
         return kept
 
-    def read(self, tokens: Tensor, kept: Tensor, healthy: Tensor, *others: Tensor) -> list[list[int]]:
-        """Let the host know what was committed, and end rows at a stop string, which only the host sees.
+    @staticmethod
+    def tell(tokens: Tensor, kept: Tensor, healthy: Tensor, *others: Tensor) -> Tensor:
+        """What the host is to read of a round, as one tensor.
 
         Args:
             tokens: [B, M] int64 that were committed.
-            kept: [B] int64: how many of them; corrected here where a row ends earlier.
+            kept: [B] int64: how many of them.
             healthy: [B] bool: whether the laws these tokens were drawn from are finite.
-            others: [B] int64 or bool each: what else the host is to know of the round.
+            others: [B] int64 or bool each.
+
+        Returns:
+            [B, 2 + len(others) + M] int64.
+        """
+        return torch.cat([torch.stack([kept, healthy, *others], 1), tokens], 1)
+
+    def read(self, told: Tensor, num_others: int) -> list[list[int]]:
+        """Let the host know what was committed, and end rows at a stop string, which only the host sees.
+
+        Args:
+            told: as `tell` makes it.
+            num_others: how many others are in it.
 
         Returns:
             tokens kept per row, then the others.
@@ -103,24 +121,23 @@ class Finisher:
             FloatingPointError: a running row is not healthy; nothing of this round is in new_tokens.
         """
         # The one wait for the device in a round: from here on the host knows what was drawn.
-        width = tokens.shape[1]
-        drawn = torch.cat([tokens, torch.stack([kept, healthy, *others], 1)], 1).tolist()
+        drawn = told.tolist()
+        first = 2 + num_others
         running = [row for row, reason in enumerate(self.finish_reasons) if not reason]
-        if sick := [row for row in running if not drawn[row][width + 1]]:
+        if sick := [row for row in running if not drawn[row][1]]:
             named = f"{sick[:8]} and {len(sick) - 8} more" if len(sick) > 8 else f"{sick}"
             raise FloatingPointError(
                 f"rows {named}: the law of the next token is not finite. Either the target's logits hold NaN (try "
                 "target.dtype=float32), or the drafter proposed a token to which its own probs give zero"
             )
         for row in running:
-            excess = self._note(row, drawn[row][: drawn[row][width]])
+            excess = self._note(row, drawn[row][first : first + drawn[row][0]])
             if self.finish_reasons[row] == "stop_string":
-                self._take_back(row, excess, kept)
-                drawn[row][width] -= excess
-        self._sequences.longest = max(self._lengths)
+                self._take_back(row, excess)
+                drawn[row][0] -= excess
         still_open = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
         self.most_remaining = max(0 if reason else limit - length for limit, length, reason in still_open)
-        return [[row[column] for row in drawn] for column in (width, *range(width + 2, len(drawn[0])))]
+        return [[row[column] for row in drawn] for column in (0, *range(2, first))]
 
     def _note(self, row: int, block: list[int]) -> int:
         """Take in what a row committed, and why it ends, if it does; returns how much was committed behind that."""
@@ -137,9 +154,8 @@ class Finisher:
                 self.finish_reasons[row] = self._limit_reasons[row]
         return 0
 
-    def _take_back(self, row: int, num_tokens: int, kept: Tensor) -> None:
+    def _take_back(self, row: int, num_tokens: int) -> None:
         """End a row on the device, too, without its last tokens."""
-        kept[row] -= num_tokens
         self._sequences.lengths[row] -= num_tokens
         self._sequences.active[row] = False
         self.remaining[row] = 0

@@ -4,7 +4,7 @@ from framework.draft import Outcome, Readout
 
 
 def readout(*rows: tuple[int, int] | tuple[int, int, bool]) -> Readout:
-    """A round of rows that were offered and accepted so many nodes of a chain; a third entry of False: a finished row."""
+    """A round of rows that were offered and accepted so many nodes; a third entry of False is a finished row."""
     offered, accepted, active = (list(column) for column in zip(*((*row, True)[:3] for row in rows), strict=True))
     return Readout(
         num_nodes=max(offered),
