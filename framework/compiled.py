@@ -10,7 +10,7 @@ import torch
 CPU_OPTIONS = {
     "freezing": True,
     "max_autotune": True,
-    "max_autotune_gemm_backends": "CPP",
+    "max_autotune_gemm_backends": "CPP,ATEN",
     "cpp_wrapper": True,
 }
 

@@ -132,7 +132,7 @@ class Engine:
         """Propose, one target pass over pending and the nodes, verify, commit, observe."""
         uniforms, finisher = decoding.uniforms.next_round(), decoding.finisher
         gamma = self.gamma_policy.next_gamma()
-        if self._program is None or decoding.tally.detailed:
+        if self._program is None or decoding.tally.detailed or not decoding.tally.passes.any():
             # One place is kept for the token that follows the accepted ones.
             gamma = min(gamma, finisher.most_remaining - 1)
             outcome, told = self._on_device(decoding, gamma, uniforms, decoding.stopwatch.stage)
