@@ -12,7 +12,7 @@ help:  ## Say what the targets do
 
 venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
 
-compare: $(INSTALLED)  ## Decode held-out text with every drafter; print the table, write records and pictures
+compare: $(INSTALLED)  ## Decode held-out text with seven drafters; print the table, write records and pictures
 	$(BIN)/python -m experiments.compare
 
 prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and faults that must be seen

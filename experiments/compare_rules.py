@@ -15,7 +15,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.table import Table
 
 from experiments.assemble import (
     build,
@@ -27,6 +26,7 @@ from experiments.assemble import (
     register_resolvers,
     rules,
 )
+from experiments.cells import markdown, shown
 from experiments.entry_point import one_line_errors, status
 from experiments.knobs import check_whole
 from framework.draft import Outcome
@@ -39,6 +39,7 @@ from framework.stopping import Stopping
 from framework.target import Target
 from framework.verifiers.verifier import Verifier
 
+COLUMNS = ["drafter", "T", "γ", "rule", "tokens per round", "gain"]
 OF_A_ROW = ("drafter", "knobs", "temperature", "gamma", "rules")
 
 register_resolvers()
@@ -95,8 +96,16 @@ class Row:
     gain_error: float | None
 
     @property
-    def told_gain(self) -> str:
-        return "" if self.gain is None else f"{self.gain:+.4f} ± {self.gain_error:.4f}"
+    def cells(self) -> list[str]:
+        """As it is shown, under the headings of COLUMNS."""
+        return [
+            f"{self.drafter} {self.knobs}",
+            f"{self.temperature:g}",
+            str(self.gamma),
+            self.rule,
+            f"{self.expected:.3f} ± {self.standard_error:.3f}",
+            "" if self.gain is None else f"{self.gain:+.4f} ± {self.gain_error:.4f}",
+        ]
 
 
 def judge(
@@ -149,38 +158,14 @@ def rows_of(setting: DictConfig, found: dict[str, list[float]]) -> Iterator[Row]
 
 
 def _standard_error(values: list[float]) -> float:
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return statistics.stdev(values) / len(values) ** 0.5
 
 
-def table_of(rows: list[Row], cfg: DictConfig) -> Table:
-    table = Table(title="Expected tokens per round: Σ stop_law · (depth + 1)")
-    table.caption = (
+def caption_of(cfg: DictConfig) -> str:
+    return (
         f"± standard error over {cfg.seeds} seeds of {cfg.prompts.count} prompts, {cfg.max_new_tokens} tokens each; "
         "gain: over the first rule on the same drafts"
     )
-    for column in ("drafter", "T", "γ", "rule", "tokens per round", "gain"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(
-            f"{row.drafter} {row.knobs}",
-            f"{row.temperature:g}",
-            str(row.gamma),
-            row.rule,
-            f"{row.expected:.3f} ± {row.standard_error:.3f}",
-            row.told_gain,
-        )
-    return table
-
-
-def markdown_of(rows: list[Row], cfg: DictConfig) -> str:
-    """The same for a document."""
-    lines = ["| drafter | T | γ | rule | tokens per round | gain |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        lines.append(
-            f"| {row.drafter} {row.knobs} | {row.temperature:g} | {row.gamma} | {row.rule} | "
-            f"{row.expected:.3f} ± {row.standard_error:.3f} | {row.told_gain} |"
-        )
-    return "\n".join([*lines, "", f"{table_of([], cfg).caption}."]) + "\n"
 
 
 def check_before_loading(cfg: DictConfig) -> None:
@@ -271,9 +256,11 @@ def main(cfg: DictConfig) -> None:
                 )
             rows += rows_of(setting, found)
         folder = Path(HydraConfig.get().runtime.output_dir)
-        Console(width=None if sys.stdout.isatty() else 150).print(table_of(rows, cfg))
+        cells = [COLUMNS, *(row.cells for row in rows)]
+        title = "Expected tokens per round: Σ stop_law · (depth + 1)"
+        Console(width=None if sys.stdout.isatty() else 150).print(shown(cells, title=title, caption=caption_of(cfg)))
         (folder / "rules.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
-        (folder / "rules.md").write_text(markdown_of(rows, cfg), encoding="utf-8")
+        (folder / "rules.md").write_text(f"{markdown(cells)}\n{caption_of(cfg)}.\n", encoding="utf-8")
         print(f"rules.json and rules.md: {folder}")
 
 

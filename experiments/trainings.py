@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
+from experiments.cells import Cells, markdown, shown
 from experiments.pictures import DRAFTER_COLOURS, LINE_STYLES, WIDTH, clear_frame
 from experiments.publish import relative
 
@@ -30,25 +30,18 @@ class TableOfAll(Callback):
 def write_trainings(folder: Path) -> None:
     """Write trainings.md and trainings.png of every finished training in a folder or below it."""
     trainings = read_trainings(folder)
-    table = _cells(trainings)
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    lines.insert(1, "|---" * len(table[0]) + "|")
-    (folder / "trainings.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "trainings.md").write_text(markdown(_cells(trainings)), encoding="utf-8")
     draw_trainings(trainings, folder / "trainings.png")
     print(f"trainings.md, trainings.png: {relative(folder)}")
 
 
 def print_trainings(trainings: dict[str, Facts]) -> None:
     """A row for every training; for a single one a row for every measure."""
-    table = _cells(trainings)
+    cells = _cells(trainings)
     if len(trainings) == 1:
-        table = [list(column) for column in zip(*table, strict=True)]
-    shown = Table(title="On what the target makes of held-out text")
-    for name in table[0]:
-        shown.add_column(name)
-    for row in table[1:]:
-        shown.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    table = shown(cells, title="On what the target makes of held-out text")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def read_trainings(folder: Path) -> dict[str, Facts]:
@@ -106,7 +99,7 @@ def _values(lines: dict[str, list[tuple[int, float]]]) -> list[float]:
     return [value for line in lines.values() for _, value in line]
 
 
-def _cells(trainings: dict[str, Facts]) -> list[list[str]]:
+def _cells(trainings: dict[str, Facts]) -> Cells:
     """A heading and a row for every training."""
     measures = _measures(trainings)
     table = [["training", "steps", "seconds", *measures]]

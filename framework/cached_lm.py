@@ -106,7 +106,7 @@ class CachedLM:
             mask = self._tree_mask(start, tree.sees[:, first : first + num_tokens], visible)
         if self._last_known < self.vocabulary_size - 1:
             tokens = tokens.clamp(max=self._last_known)
-        # Inference mode saves a twentieth of the pass; the copy is an ordinary tensor again, fit to be trained on.
+        # Inference mode saves a twentieth of the pass.
         with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
             logits = self.model(
                 input_ids=tokens,
@@ -117,12 +117,15 @@ class CachedLM:
                 use_cache=True,
                 logits_to_keep=0 if kept is None else kept,
             ).logits
-        logits, self.hidden = self._to_vocabulary(logits).clone(), self._watched.hidden.clone()
-        if keep is not None:
+        made = (self._to_vocabulary(logits), self._watched.hidden)
+        # What is copied out of inference mode is an ordinary tensor again, fit to be trained on.
+        if keep is None:
+            logits, self.hidden = (each.clone() for each in made)
+        else:
             # A model may hand out all rows all the same.
             index = keep if kept is None or logits.shape[1] == num_tokens else torch.searchsorted(kept, keep)
             rows = torch.arange(len(keep), device=keep.device)
-            logits, self.hidden = (each[rows, index].unsqueeze(1) for each in (logits, self.hidden))
+            logits, self.hidden = (each[rows, index].unsqueeze(1) for each in made)
         return logits
 
     def keep_path(self, tree: Tree, path: Tensor, *, after: Tensor) -> None:

@@ -95,6 +95,11 @@ class Draft:
     def num_nodes(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether no token was drawn, so that q is a point mass wherever there is a node."""
+        return self.probs is None or not self.num_nodes
+
     @computed_once
     def tree(self) -> Tree:
         """How the nodes hang together."""

@@ -249,7 +249,8 @@ def policies(*names: str) -> st.SearchStrategy[PolicyChoice]:
     return st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), KNOBS.get(name, st.just({}))))
 
 
-ALL_POLICIES = policies(*sorted((path.stem for path in GAMMA_FOLDER.glob("*.yaml")), key=lambda name: name != "fixed"))
+POLICY_NAMES = sorted((path.stem for path in GAMMA_FOLDER.glob("*.yaml")), key=lambda name: name != "fixed")
+ALL_POLICIES = policies(*POLICY_NAMES)
 PER_ROW = policies("fixed", "confidence_threshold")  # what they decide for a row does not depend on the others
 
 

@@ -397,10 +397,12 @@ def test_the_model_is_left_as_found():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_logits_can_be_trained_on():
+@pytest.mark.parametrize("keep", [None, torch.tensor([1])], ids=["all", "one"])
+def test_logits_can_be_trained_on(keep):
     lm = tiny_cached_lm()
     lm.begin(1, 8)
-    logits = lm.forward(torch.tensor([[1, 2]]), None, visible=2)
+    logits = lm.forward(torch.tensor([[1, 2]]), None, visible=2, keep=keep)
     weight = torch.ones(50, requires_grad=True)
     (logits * weight).sum().backward()
     assert weight.grad is not None and weight.grad.equal(logits.sum((0, 1)))
+    assert not lm.hidden.is_inference()

@@ -126,4 +126,5 @@ def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
             assert len(load_records(Path(folder))) == 1
             return
     assert code == 1 and len(told) == 1, told
-    assert any(key_of(override).split(".")[-1] in told[0] for override in wild[3:]), told
+    names_a_key = any(key_of(override).split(".")[-1] in told[0] for override in wild[3:])
+    assert names_a_key or told[0].startswith("ValueError: verifier="), told  # the parts themselves may not fit

@@ -27,12 +27,14 @@ from tests.random_cases import (
     LENIENT,
     MAX_GAMMA,
     PER_ROW,
+    POLICY_NAMES,
     YAMLS,
     Case,
     DrafterChoice,
     Guesses,
     build_drafter,
     cases,
+    policies,
     uncached,
 )
 
@@ -194,9 +196,13 @@ def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, or
 # Dictated acceptance
 
 
+# The thresholds of draft_exit carry what the earlier rounds were like, which a drafter that begins anew has not seen.
+FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
+
+
 @fuzz(
     24,
-    case=cases(ALL_POLICIES, torch.float64),
+    case=cases(FORGETFUL, torch.float64),
     sampling=st.one_of(st.just(GREEDY), DRAWING),
     stops=st.lists(st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=5), min_size=1, max_size=6),
     branching=BRANCHING,

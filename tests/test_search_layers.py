@@ -45,7 +45,7 @@ def cfg(tmp_path: Path) -> DictConfig:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     overrides = [
         "target=pretrained", f"target.path={tmp_path / 'target'}", "target.dtype=float32", "device=cpu",
-        "prompts=jsonl", "prompts@held_out=jsonl", f"folder={tmp_path / 'search'}", "~prompts.source.split",
+        "prompts=jsonl", "prompts@held_out=jsonl", f"folder={tmp_path / 'search'}",
         f"prompts.source.path={tmp_path / 'prompts.jsonl'}", f"held_out.source.path={tmp_path / 'prompts.jsonl'}",
         "gamma.gamma=3", "max_new_tokens=12", "trials=12", "minutes=null", "cost=operations",
     ]  # fmt: skip

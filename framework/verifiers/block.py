@@ -29,7 +29,7 @@ class BlockVerification:
 
     def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: the chance that a row's test succeeds and all those behind it fail."""
-        if draft.probs is None or not draft.num_nodes:
+        if draft.is_chosen:
             return SpeculativeSampling().stop_law(target, draft)
         wanted = target.once(_wanted, draft)
         q = draft.dense_probs(target.logits.shape[2])
@@ -46,7 +46,7 @@ class BlockVerification:
 
     def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: norm((π p - q)+) before a node that was offered, p itself behind the last one."""
-        if draft.probs is None or not draft.num_nodes:
+        if draft.is_chosen:
             return SpeculativeSampling().replacement(target, draft, stop)
         p = target.probs(stop)
         q = draft.probs_of_nodes(stop.clamp(max=draft.num_nodes - 1), p.shape[1])

@@ -55,18 +55,14 @@ class WalksChosenTokens(ABC):
 
     def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: where the walk ends, or the rule."""
-        return (TreeWalk().stop_law if _chosen(draft) else self._stop_law)(target, draft)
+        return (TreeWalk().stop_law if draft.is_chosen else self._stop_law)(target, draft)
 
     def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: what follows the walk, or the rule."""
-        return (TreeWalk().replacement if _chosen(draft) else self._replacement)(target, draft, stop)
+        return (TreeWalk().replacement if draft.is_chosen else self._replacement)(target, draft, stop)
 
     @abstractmethod
     def _stop_law(self, target: TargetRows, draft: Draft) -> Tensor: ...
 
     @abstractmethod
     def _replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor: ...
-
-
-def _chosen(draft: Draft) -> bool:
-    return draft.probs is None or not draft.num_nodes
