@@ -23,6 +23,7 @@ class PromptLookup:
 
     law = Law.ONE_HOT
     shape = Shape.CHAIN
+    on_host = True
 
     def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str):
         """

@@ -35,8 +35,7 @@ class SmallTransformer:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self.model.begin(*sequences.tokens.shape)
-        self.model.catch_up(sequences)
+        self.model.begin_with(sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         chain = GrowingChain(

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from framework.compiled import Compiled, seeing_all
 from framework.generation import Generation
 from framework.prefill import prefill
 from framework.sampling import Sampling
+from framework.sequences import Sequences
 from framework.stopping import Finisher, Stopping
-from framework.stopwatch import Stopwatch
+from framework.stopwatch import Stage, Stopwatch, untimed
 from framework.target import Target
 from framework.uniforms import Uniforms
 
@@ -15,9 +17,14 @@ from framework.uniforms import Uniforms
 class Autoregressive:
     """Draws one token per pass of the target from its standardised law."""
 
-    def __init__(self, *, target: Target, sampling: Sampling):
+    def __init__(self, *, target: Target, sampling: Sampling, compiled: bool = False):
+        """
+        Args:
+            compiled: whether the device's share of a step is made one program; the first step then takes a minute.
+        """
         self.target = target
         self.sampling = sampling
+        self._program = Compiled(self._on_device, target.device) if compiled else None
 
     @torch.no_grad()
     def generate(
@@ -29,7 +36,7 @@ class Autoregressive:
             prompts: token ids per row, none empty, each within the model's context.
             stopping: what ends a row.
             seeds: one per row; a row's tokens depend on its prompt and its seed only.
-            stopwatch: gets the stages prefill, target and commit.
+            stopwatch: gets the stages prefill, target and commit; compiled prefill, step and commit.
 
         Raises:
             ValueError: a prompt cannot be decoded.
@@ -39,20 +46,32 @@ class Autoregressive:
         uniforms = Uniforms(seeds, 1, self.target.device)
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=0)
-            token = self._commit(logits[:, 0], finisher, uniforms.next_round())
+            finisher.read(self._commit(logits, finisher, uniforms.next_round()), 0)
             sequences.longest = finisher.longest
         while finisher.most_remaining:
-            with stopwatch.stage("target"):
-                logits = self.target.model.forward(token.unsqueeze(1), sequences.lengths - 1, visible=sequences.longest)
+            told = self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage)
             with stopwatch.stage("commit"):
-                token = self._commit(logits[:, 0], finisher, uniforms.next_round())
+                finisher.read(told, 0)
                 sequences.longest = finisher.longest
         return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons)
 
+    def _step(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage) -> Tensor:
+        """One token for every row: what the host is to read."""
+        if self._program is None:
+            return self._on_device(sequences, finisher, uniforms, stage)
+        with stage("step"), seeing_all(sequences):
+            return self._program(sequences.tokens.shape, sequences, finisher, uniforms)
+
+    def _on_device(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage = untimed) -> Tensor:
+        """A step, but for the host's share."""
+        with stage("target"):
+            pending = sequences.pending.unsqueeze(1)
+            logits = self.target.model.forward(pending, sequences.lengths - 1, visible=sequences.longest)
+        with stage("commit"):
+            return self._commit(logits, finisher, uniforms)
+
     def _commit(self, logits: Tensor, finisher: Finisher, uniforms: Tensor) -> Tensor:
-        """[B] int64: draw a token per row from logits [B, V] and commit it."""
-        token = self.sampling.sample(logits, uniforms[:, 0])
-        tokens = token.unsqueeze(1)
-        kept = finisher.commit(tokens, torch.ones_like(token))
-        finisher.read(finisher.tell(tokens, kept, logits.amax(1).isfinite()), 0)
-        return token
+        """Draw a token per row from logits [B, 1, V] and commit it: what the host is to read."""
+        token = self.sampling.sample(logits[:, 0], uniforms[:, 0])
+        kept = finisher.commit(token.unsqueeze(1), torch.ones_like(token))
+        return finisher.tell(token.unsqueeze(1), kept, logits[:, 0].amax(1).isfinite())

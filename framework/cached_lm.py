@@ -141,6 +141,12 @@ class CachedLM:
         begin = after.unsqueeze(1)
         self._slots.move(begin + path, begin + self._slots.ids[: path.shape[1]])
 
+    def begin_with(self, sequences: Sequences) -> None:
+        """Begin with as many rows and slots as these sequences have, and read all that they hold."""
+        self.begin(*sequences.tokens.shape)
+        self.catch_up(sequences)
+        self._most_uncached = 2  # as after every other round (`keep_accepted`), although one is all there is
+
     def catch_up(self, sequences: Sequences) -> Tensor:
         """Read every committed token that is not cached yet, pending always included.
 
@@ -152,7 +158,8 @@ class CachedLM:
             start = torch.minimum(self.cached, sequences.lengths - 1)
             num_tokens, furthest = torch.stack([(sequences.lengths - start).max(), start.max()]).tolist()
         else:
-            num_tokens = furthest = self._most_uncached
+            # A power of two, so that there are few different passes.
+            num_tokens = furthest = 1 << (self._most_uncached - 1).bit_length()
             start = (sequences.lengths - num_tokens).clamp(min=0)
         index = (start.unsqueeze(1) + self._slots.ids[:num_tokens]).clamp_(max=sequences.tokens.shape[1] - 1)
         logits = self.forward(
@@ -194,8 +201,10 @@ class CachedLM:
 
     def _mask(self, start: Tensor | None, positions: Tensor, visible: int) -> Tensor | None:
         """[B, 1, M, visible]: 0 on slots up to a token's position, the lowest number behind it."""
-        if start is None or positions.numel() == 1:
-            return None  # plainly causal, or one token that sees all there is: without a mask attention is faster
+        # Plainly causal, or one token that sees all there is: without a mask attention is faster. A compiled program
+        # does not know how much there is; it has all slots visible.
+        if start is None or (positions.numel() == 1 and visible < self._slots.capacity):
+            return None
         behind = (self._slots.ids[:visible] > positions.unsqueeze(2)).unsqueeze(1)
         # Additive, because eager attention is silently wrong with a bool mask and sdpa converts one in every layer.
         dtype = self.model.dtype

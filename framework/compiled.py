@@ -1,10 +1,17 @@
-"""One program in place of a round's many calls: no Python runs, and nothing waits, between its parts."""
+"""One program in place of many calls: no Python runs, and nothing waits, between its parts."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._inductor import config as inductor
+
+from framework.device_round import Decoding, DeviceRound
+from framework.draft import Draft
+from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.sequences import Sequences
 
 # On a CPU the options matter more than the compiler: constant weights are packed, products of few rows get kernels of
 # their own, and what calls the kernels is C++ as well.
@@ -14,6 +21,7 @@ CPU_OPTIONS = {
     "max_autotune_gemm_backends": "CPP",
     "cpp_wrapper": True,
 }
+MOST_NUMBERS = 64  # programs of one shape, which differ in a number that is not in a tensor
 
 
 class Compiled:
@@ -28,19 +36,70 @@ class Compiled:
         """Run the program of that shape; it is made when it is first asked for, which takes a minute.
 
         Args:
-            shape: everything that may differ between calls but the values in tensors.
+            shape: the shapes of all tensors, or what they follow from.
+            arguments: tensors, and objects that hold them; whatever numbers it finds in them are looked at again.
         """
         if shape in self._programs:
             return self._programs[shape](*arguments)
-        self._programs[shape] = torch.compile(
+        self._programs[shape] = torch.compile(  # type: ignore[call-overload]
             self._run,
             fullgraph=True,
             dynamic=False,
             isolate_recompiles=True,
-            # `shape` says which program fits; looking again takes as long as a small model's pass.
-            options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
+            recompile_limit=MOST_NUMBERS,
+            options={"guard_filter_fn": _numbers_only},
         )
         # Weights count as constants only where `freezing` is set before tracing begins, not among torch.compile's
         # options. Those that oneDNN packs cannot be kept in the cache on disk; the compiler's own can.
         with inductor.patch(self._options), torch.backends.mkldnn.flags(enabled=False):
             return self._programs[shape](*arguments)
+
+
+def _numbers_only(guards: Sequence[Any]) -> list[bool]:
+    """What is looked at before a program runs again; to look at a model's every tensor takes as long as its pass."""
+    return [
+        guard.guard_type in ("EQUALS_MATCH", "CONSTANT_MATCH")
+        and type(guard.value) in (int, float, bool)
+        and not guard.orig_guard.source.is_unspecialized_nn_module()
+        for guard in guards
+    ]
+
+
+class CompiledRound:
+    """The device's share of a round as one program; where the host has its say about the draft, all that follows it."""
+
+    def __init__(self, on_device: DeviceRound, gamma_policy: GammaPolicy):
+        self._on_device = on_device
+        # A draft that the host finds, or ends while it grows, is drafted outside.
+        self._host_drafts = gamma_policy.keep_drafting is not None or getattr(on_device.drafter, "on_host", False)
+        run = self._judge if self._host_drafts else self._draft_and_judge
+        self._program = Compiled(run, on_device.target.device)
+
+    def run(self, decoding: Decoding, gamma: int, uniforms: Tensor) -> Tensor:
+        """Do the device's share of a round; returns what the host is to read (`DeviceRound.read`)."""
+        sequences, stage = decoding.sequences, decoding.stopwatch.stage
+        if not self._host_drafts:
+            with stage("round"), seeing_all(sequences):
+                return self._program((gamma, *sequences.tokens.shape), decoding, gamma, uniforms)
+        with stage("draft"):
+            draft = self._on_device.propose(decoding, gamma, uniforms)
+            if draft.num_nodes:  # one program for all that gamma allows, and one for a round without a draft
+                draft = draft.padded(gamma)
+        with stage("judge"), seeing_all(sequences):
+            return self._program((draft.num_nodes, *sequences.tokens.shape), decoding, draft, uniforms)
+
+    def _draft_and_judge(self, decoding: Decoding, gamma: int, uniforms: Tensor) -> Tensor:
+        return self._judge(decoding, self._on_device.propose(decoding, gamma, uniforms), uniforms)
+
+    def _judge(self, decoding: Decoding, draft: Draft, uniforms: Tensor) -> Tensor:
+        return self._on_device.judge(decoding, draft, uniforms)[1]
+
+
+@contextmanager
+def seeing_all(sequences: Sequences) -> Iterator[None]:
+    """Let passes see every slot there is: how far rows reach changes, and would be a number of the program."""
+    reach, sequences.longest = sequences.longest, sequences.tokens.shape[1]
+    try:
+        yield
+    finally:
+        sequences.longest = reach

@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from framework.computed_once import computed_once
 from framework.sampling import Sampling
@@ -128,6 +129,17 @@ class Draft:
     def offered(self, valid: Tensor) -> "Draft":
         """The same draft with fewer nodes offered; valid [B, N] bool is intersected with what was valid."""
         return replace(self, valid=self.valid & valid, known_tree=self.tree)
+
+    def padded(self, num_nodes: int) -> "Draft":
+        """The same chain with nodes behind it that are not valid, num_nodes in all."""
+        more = (0, num_nodes - self.num_nodes)
+        return Draft.chain(
+            pad(self.tokens, more),
+            self.law,
+            probs=None if self.probs is None else pad(self.probs, (0, 0, *more)),
+            support=None if self.support is None else pad(self.support, (0, 0, *more)),
+            valid=pad(self.valid, more),
+        )
 
     def prob_of_tokens(self) -> Tensor:
         """[B, N] q of each node's own token; ones for ONE_HOT."""

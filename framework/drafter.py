@@ -72,3 +72,10 @@ class StepwiseDrafter(Drafter, Protocol):
     To be asked after every node but the last. Where it says no, the node it was asked about stays offered and the
     row's later ones are not `valid`; once no active row goes on, the draft is as deep as it is.
     """
+
+
+class HostDrafter(Drafter, Protocol):
+    """Optional: a drafter that finds its drafts in the host's memory, so that `propose` stays outside programs."""
+
+    on_host: bool
+    """True."""

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from framework import fused_attention
 from framework.cached_lm import CachedLM
 from framework.hub import why_unreachable
 from framework.refusal import ATTENTIONS
@@ -29,7 +30,7 @@ def load_target(*, path: str, dtype: str, device: str, attention: str, context: 
         path: a local folder in Hugging Face format, or a hub name.
         dtype: float32, bfloat16, float16 or float64.
         device: "auto" takes a GPU where there is one; else a torch device.
-        attention: sdpa or eager.
+        attention: fused, sdpa or eager.
         context: most positions to use; None takes the model's own limit.
 
     Raises:
@@ -187,6 +188,7 @@ def _load_model(place: _Place, dtype: str, device: torch.device, attention: str,
     if attention not in ATTENTIONS:
         raise ValueError(f"{key}.attention is {attention!r}; allowed: {', '.join(ATTENTIONS)}")
     options = {"local_files_only": place.is_local, "trust_remote_code": False}
+    fused_attention.register()
     with place.loading():
         if AutoConfig.from_pretrained(place.path, **options).is_encoder_decoder:
             raise ValueError("it is an encoder-decoder model; give a decoder-only model")

@@ -5,7 +5,7 @@ import inspect
 from transformers import PretrainedConfig, PreTrainedModel
 
 # Flash attention takes no mask of ours, and flex attention no dense one.
-ATTENTIONS = ("sdpa", "eager")
+ATTENTIONS = ("fused", "sdpa", "eager")
 
 
 def refusal(model: PreTrainedModel, context: int | None) -> str | None:

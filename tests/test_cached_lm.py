@@ -356,7 +356,7 @@ def test_a_model_that_counts_slots_instead_of_being_told_positions_is_refused():
 def test_attention_that_takes_no_mask_is_refused():
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match=r"target.attention is 'flash_attention_2'; allowed: sdpa, eager"):
+    with pytest.raises(ValueError, match=r"target.attention is 'flash_attention_2'; allowed: fused, sdpa, eager"):
         CachedLM(model, vocabulary_size=50)
 
 

@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_loaded(tmp_path, damage, reason):
     ("setting", "value", "message"),
     [
         ("dtype", "float31", "target.dtype is 'float31'; allowed: float32, float64, bfloat16, float16"),
-        ("attention", "flash", "target.attention is 'flash'; allowed: sdpa, eager"),
+        ("attention", "flash", "target.attention is 'flash'; allowed: fused, sdpa, eager"),
         ("device", "abacus", "device is 'abacus', which cannot be used here"),
         ("context", 129, "target.context is 129; allowed: 1 to 128"),
     ],
