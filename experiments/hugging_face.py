@@ -1,10 +1,14 @@
 """Hugging Face's own `generate`, behind the same interface: what the yardstick is checked against."""
 
-from contextlib import ExitStack
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from framework.cached_lm import CachedLM
 from framework.generation import Generation
 from framework.sampling import Sampling
 from framework.stopping import Stopping
@@ -13,11 +17,31 @@ from framework.target import Target
 
 
 class HuggingFaceGenerate:
-    """Plain decoding by transformers, on the same model object; one prompt at a time."""
+    """Decoding by transformers, on the same model objects; one prompt at a time. Plain, unless told what drafts."""
 
-    def __init__(self, *, target: Target, sampling: Sampling):
+    def __init__(
+        self,
+        *,
+        target: Target,
+        sampling: Sampling,
+        drafter: CachedLM | None = None,
+        gamma: int | None = None,
+        copied_tokens: int | None = None,
+    ):
+        """
+        Args:
+            drafter: a small model that drafts.
+            gamma: how many tokens it drafts in every round; None leaves that to transformers' own defaults.
+            copied_tokens: how many tokens a round copies from the text (prompt lookup).
+        """
         self.target = target
         self.sampling = sampling
+        self._drafting: dict[str, Any] = {}
+        if drafter is not None:
+            self._drafting["assistant_model"] = drafter.model
+        if copied_tokens is not None:
+            self._drafting["prompt_lookup_num_tokens"] = copied_tokens
+        self._drafter, self._gamma = drafter, gamma
 
     @torch.no_grad()
     def generate(
@@ -41,7 +65,7 @@ class HuggingFaceGenerate:
             } | ({"min_p": self.sampling.min_p} if self.sampling.min_p else {})
         stopwatch = stopwatch or Stopwatch(self.target.device)
         tokens = torch.tensor(prompts, device=self.target.device)
-        with ExitStack() as prefill:
+        with self._constant_gamma(), ExitStack() as prefill:
             prefill.enter_context(stopwatch.stage("prefill"))
             output = self.target.model.model.generate(
                 tokens,
@@ -52,8 +76,28 @@ class HuggingFaceGenerate:
                 repetition_penalty=1.0,  # not what the model's own generation config would have
                 logits_processor=LogitsProcessorList([_EndOf(prefill)]),
                 **knobs,
+                **self._drafting,
             )
         return Generation(tokens=[output[0, len(prompts[0]) :].tolist()], finish_reasons=[""])
+
+    @contextmanager
+    def _constant_gamma(self) -> Iterator[None]:
+        """transformers takes the draft's length from the small model's own generation config."""
+        if self._drafter is None or self._gamma is None:
+            yield
+            return
+        model: Any = self._drafter.model
+        own = model.generation_config
+        model.generation_config = copy.deepcopy(own)
+        model.generation_config.update(
+            num_assistant_tokens=self._gamma,
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+        )
+        try:
+            yield
+        finally:
+            model.generation_config = own
 
 
 class _EndOf(LogitsProcessor):

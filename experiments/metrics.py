@@ -103,7 +103,7 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
     Every figure is over the drafts that were made. Where all have gamma nodes, these are the paper's formulas.
     """
     prediction = {"c": parts.c, "one_row_ms": 1000 * parts.one_row}
-    tau, eq1 = metrics["tau"], metrics["tau/eq1"]
+    tau, eq1 = metrics["tau"], metrics.get("tau/eq1")
     passes = tally.passes.tolist()
     num_passes = sum(passes)
     if not (tau and num_passes):

@@ -2,21 +2,28 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from framework.draft import Draft, Law, Shape
+from framework.cached_lm import CachedLM
+from framework.compiled import Compiled, drafts_outside, seeing_all
+from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.drafter import most_nodes
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import Costs
 from framework.generation import Generation
+from framework.sampling import Sampling
+from framework.sequences import Sequences
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
+from framework.target import Target
+from framework.tree import Tree
 
 
 class Decoder(Protocol):
@@ -114,18 +121,90 @@ class Parts:
         return float(np.interp(num_nodes, self.nodes[: self.deepest + 1], range(self.deepest + 1)))
 
 
+class Alone:
+    """Parts of a round to be run alone, in the mode that rounds run in: as programs of their own, or call by call."""
+
+    def __init__(self, target: Target, *, compiled: bool):
+        self.compiled = compiled
+        self._pass = Compiled(_pass, target.device)
+        self._propose = Compiled(_propose, target.device)
+
+    def target_pass(self, model: CachedLM, sequences: Sequences, draft: Draft) -> Callable[[], object]:
+        """A pass over pending and the draft's nodes; chains of one length share a program."""
+        tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
+        if not self.compiled:
+            return lambda: _pass(model, sequences, tokens, draft.tree)
+        tree, shape = None if draft.tree.is_chain else draft.tree, (*tokens.shape, *sequences.tokens.shape)
+        return self._as_program(self._pass, (shape, tree is None), sequences, model, sequences, tokens, tree)
+
+    def drafting(self, engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor) -> Callable[[], object]:
+        """Proposing gamma deep, and hearing that nothing came of it."""
+        if not self.compiled or drafts_outside(engine.drafter, engine.gamma_policy):
+            return lambda: _propose(engine, sequences, gamma, uniforms)
+        shape = (id(engine), gamma, *sequences.tokens.shape)
+        return self._as_program(self._propose, shape, sequences, engine, sequences, gamma, uniforms)
+
+    @staticmethod
+    def _as_program(
+        program: Compiled, shape: Hashable, sequences: Sequences, *arguments: object
+    ) -> Callable[[], object]:
+        def run() -> object:
+            with seeing_all(sequences):
+                return program(shape, *arguments)
+
+        return run
+
+
+def _pass(model: CachedLM, sequences: Sequences, tokens: Tensor, tree: Tree | None) -> Tensor:
+    visible = sequences.longest + tokens.shape[1] - 1
+    return model.forward(tokens, sequences.lengths - 1, visible=visible, tree=tree)
+
+
+def _propose(engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor) -> tuple[Tensor, Tensor | None]:
+    draft = engine.drafter.propose(sequences, gamma, uniforms)
+    engine.drafter.observe(sequences, _nothing_came_of(draft, sequences, engine.target.model.hidden))
+    return draft.tokens, draft.probs
+
+
+def _nothing_came_of(draft: Draft, sequences: Sequences, hidden: Tensor) -> Outcome:
+    """As if no node had been kept and nothing committed: the drafter stands where it stood, and may draft again."""
+    nothing = torch.zeros_like(sequences.lengths)
+    return Outcome(
+        draft=draft,
+        stop_law=torch.zeros(sequences.num_rows, draft.num_nodes + 1, device=nothing.device),
+        stop=nothing,
+        num_accepted=nothing,
+        next_token=sequences.pending,
+        num_committed=nothing,
+        active=sequences.active,
+        target=TargetRows(hidden, draft, Sampling(), hidden),
+    )
+
+
 @torch.no_grad()
-def time_parts(engine: Engine, contexts: list[list[int]], *, seeds: list[int], repeats: int) -> Parts:
+def time_parts(
+    engine: Engine,
+    contexts: list[list[int]],
+    *,
+    seeds: list[int],
+    repeats: int,
+    alone: Alone | None = None,
+    room: int = 0,
+) -> Parts:
     """Time the parts of one engine in the middle of a generation, interleaved; medians of `repeats`.
 
     Args:
         engine: its state is begun anew.
+        alone: how the parts are run; engines of one target may share it, and the programs it holds. Programs are made
+            for the shallowest and the deepest draft only; those between are taken to lie on a line.
+        room: how many more tokens the rows have room for; a program's passes see all there is.
         contexts: token ids per row: prompts and what was generated so far.
         seeds: one per row.
         repeats: how often each part is run.
     """
+    alone = alone or Alone(engine.target, compiled=False)
     gamma, drafter, device = engine.gamma_policy.max_gamma, engine.drafter, engine.target.device
-    stopping = Stopping(max_new_tokens=gamma + 3)
+    stopping = Stopping(max_new_tokens=max(room, gamma + 3))
     decoding = engine.begin(contexts, stopping=stopping, seeds=seeds, detailed=False, stopwatch=Stopwatch(device))
     sequences = decoding.sequences
     uniforms = decoding.uniforms.next_round()[:, 2 : 2 + drafter.num_uniforms(gamma)]
@@ -141,15 +220,13 @@ def time_parts(engine: Engine, contexts: list[list[int]], *, seeds: list[int], r
             return Draft.chain(sequences.pending.unsqueeze(1).expand(-1, most_nodes(drafter, depth)), Law.ONE_HOT)
         return propose(depth) if depth else Draft.empty(sequences.num_rows, device)
 
-    def target_pass(draft: Draft) -> Callable[[], object]:
-        tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
-        visible = sequences.longest + draft.num_nodes
-        return lambda: engine.target.model.forward(tokens, sequences.lengths - 1, visible=visible, tree=draft.tree)
-
     drafts = [draft_of(depth) for depth in range(gamma + 1)]
-    parts: list[Callable[[], object]] = [target_pass(draft) for draft in drafts]
+    nodes = [draft.num_nodes for draft in drafts]
+    timed_depths = sorted({0, nodes.index(nodes[-1])}) if alone.compiled else range(gamma + 1)
+    model = engine.target.model
+    parts = [alone.target_pass(model, sequences, drafts[depth]) for depth in timed_depths]
     if gamma:
-        parts.append(lambda: propose(gamma))
+        parts.append(alone.drafting(engine, sequences, gamma, uniforms))
     seconds: list[list[float]] = [[] for _ in parts]
     for repeat in range(repeats + 2):
         for part, run in enumerate(parts):
@@ -160,13 +237,15 @@ def time_parts(engine: Engine, contexts: list[list[int]], *, seeds: list[int], r
             if repeat >= 2:  # the first ones warm up
                 seconds[part].append(time.perf_counter() - start)
     medians = [statistics.median(taken) for taken in seconds]
+    timed_nodes = [nodes[depth] for depth in timed_depths]
+    eager = Alone(engine.target, compiled=False)  # operations are counted call by call
     return Parts(
         one_row=medians[0],
-        nodes=[draft.num_nodes for draft in drafts],
-        rows=medians[: gamma + 1],
+        nodes=nodes,
+        rows=np.interp(nodes, timed_nodes, medians[: len(timed_nodes)]).tolist(),
         draft=medians[-1] if gamma else 0.0,
-        draft_operations=_operations(parts[-1]) if gamma else 0,
-        row_operations=_operations(parts[0]),
+        draft_operations=_operations(eager.drafting(engine, sequences, gamma, uniforms)) if gamma else 0,
+        row_operations=_operations(eager.target_pass(model, sequences, drafts[0])),
     )
 
 

@@ -10,6 +10,7 @@ from torch._inductor import config as inductor
 
 from framework.device_round import Decoding, DeviceRound
 from framework.draft import Draft
+from framework.drafter import Drafter
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.sequences import Sequences
 
@@ -21,6 +22,8 @@ CPU_OPTIONS = {
     "max_autotune_gemm_backends": "CPP",
     "cpp_wrapper": True,
 }
+GPU_OPTIONS = {"triton.cudagraphs": True}
+BACKEND = "inductor"
 MOST_NUMBERS = 64  # programs of one shape, which differ in a number that is not in a tensor
 
 
@@ -29,7 +32,7 @@ class Compiled:
 
     def __init__(self, run: Callable[..., Any], device: torch.device):
         self._run = run
-        self._options = CPU_OPTIONS if device.type == "cpu" else {}
+        self._options = CPU_OPTIONS if device.type == "cpu" else GPU_OPTIONS
         self._programs: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
@@ -47,6 +50,7 @@ class Compiled:
             dynamic=False,
             isolate_recompiles=True,
             recompile_limit=MOST_NUMBERS,
+            backend=BACKEND,
             options={"guard_filter_fn": _numbers_only},
         )
         # Weights count as constants only where `freezing` is set before tracing begins, not among torch.compile's
@@ -70,15 +74,14 @@ class CompiledRound:
 
     def __init__(self, on_device: DeviceRound, gamma_policy: GammaPolicy):
         self._on_device = on_device
-        # A draft that the host finds, or ends while it grows, is drafted outside.
-        self._host_drafts = gamma_policy.keep_drafting is not None or getattr(on_device.drafter, "on_host", False)
-        run = self._judge if self._host_drafts else self._draft_and_judge
+        self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
+        run = self._judge if self._drafts_outside else self._draft_and_judge
         self._program = Compiled(run, on_device.target.device)
 
     def run(self, decoding: Decoding, gamma: int, uniforms: Tensor) -> Tensor:
         """Do the device's share of a round; returns what the host is to read (`DeviceRound.read`)."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
-        if not self._host_drafts:
+        if not self._drafts_outside:
             with stage("round"), seeing_all(sequences):
                 return self._program((gamma, *sequences.tokens.shape), decoding, gamma, uniforms)
         with stage("draft"):
@@ -93,6 +96,11 @@ class CompiledRound:
 
     def _judge(self, decoding: Decoding, draft: Draft, uniforms: Tensor) -> Tensor:
         return self._on_device.judge(decoding, draft, uniforms)[1]
+
+
+def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
+    """Whether the host has its say about drafts: it finds them itself, or ends them while they grow."""
+    return gamma_policy.keep_drafting is not None or getattr(drafter, "on_host", False)
 
 
 @contextmanager

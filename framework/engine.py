@@ -45,6 +45,7 @@ class Engine:
         self.gamma_policy = gamma_policy
         self.sampling = sampling
         self._on_device = DeviceRound(target=target, drafter=drafter, verifier=verifier, sampling=sampling)
+        self.compiled = compiled
         self._program = CompiledRound(self._on_device, gamma_policy) if compiled else None
 
     @torch.no_grad()

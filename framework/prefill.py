@@ -1,14 +1,12 @@
 """How every decoding loop begins: check the prompts, read them, and hand out the first logits."""
 
-import math
-
 from torch import Tensor
 
 from framework.sequences import Sequences
 from framework.stopping import Finisher, Stopping
 from framework.target import Target
 
-WIDTHS = 128  # buffers are as wide as a multiple of this, so that few compiled programs serve many prompts
+LEAST_WIDTH = 256  # buffers are as wide as a power of two from here on: few compiled programs serve many prompts
 
 
 def check_prompts(prompts: list[list[int]], *, vocabulary_size: int, context: int) -> None:
@@ -52,7 +50,7 @@ def prefill(
     check_prompts(prompts, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in prompts)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    width = math.ceil(width / WIDTHS) * WIDTHS
+    width = max(LEAST_WIDTH, 1 << (width - 1).bit_length())
     sequences = Sequences.from_prompts(prompts, width=width, device=target.device)
     model.begin(len(prompts), width)
     logits = model.forward(sequences.tokens[:, :longest], None, visible=longest, keep=sequences.lengths - 1)

@@ -1,0 +1,305 @@
+"""Every way to decode beside every other, in one process: `python -m experiments.benchmark` prints ms per token."""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from experiments.assemble import build, build_sampling, build_verifier, check_tree, prepare, register_resolvers
+from experiments.benchmark_picture import draw_benchmark
+from experiments.cells import Cells, markdown, shown
+from experiments.compare import at_temperature
+from experiments.entry_point import one_line_errors, status
+from experiments.hugging_face import HuggingFaceGenerate
+from experiments.knobs import check_kind
+from experiments.measurement import Batch, Plan
+from experiments.metrics import YARDSTICK, Runs, all_metrics
+from experiments.provenance import provenance
+from experiments.timing import Alone, Decoder, Parts, Timed, time_parts, timed
+from framework.autoregressive import Autoregressive
+from framework.cached_lm import CachedLM
+from framework.drafter import Drafter
+from framework.engine import Engine
+from framework.sampling import Sampling
+from framework.target import Target
+
+PART_REPEATS = 9  # in every repeat
+MODES = ("eager", "compiled")
+COLUMNS = [
+    "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "yardstick",
+    "attainable", "efficiency", "τ", "d", "v", "compile s",
+]  # fmt: skip
+
+register_resolvers()
+
+
+@dataclass
+class Contender:
+    """One way to decode, and what was seen of it.
+
+    Attributes:
+        name: of the decoder: yardstick, a drafter, or one of Hugging Face's.
+        mode: eager, compiled, or "" for Hugging Face's.
+        decoder: what decodes.
+        runs: [repeat][batch].
+        parts: of an engine's round, in every repeat.
+        compile_seconds: what its first generation took beyond the second; 0 where nothing is compiled.
+    """
+
+    name: str
+    mode: str
+    decoder: Decoder
+    runs: list[list[Timed]] = field(default_factory=list)
+    parts: list[Parts] = field(default_factory=list)
+    compile_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender's figures. Ratios are above 1 where it is the faster one; None where there is none.
+
+    Attributes:
+        ms: milliseconds per token, prompts' reading included; median over repeats.
+        low, high: the fastest and the slowest repeat.
+        decode_ms: the same without reading the prompts.
+        over: ratio to others of this run, end to end: HF generate, HF assisted at the same gamma, and the yardstick in
+            the same mode, whose ratio is without reading the prompts, as everywhere.
+        attainable: what a loop without cost would reach over that yardstick.
+        efficiency: measured over attainable.
+        stages_ms: by stage over all prompts; medians.
+    """
+
+    temperature: float
+    name: str
+    mode: str
+    ms: float
+    low: float
+    high: float
+    decode_ms: float
+    over: dict[str, float]
+    attainable: float | None = None
+    efficiency: float | None = None
+    tau: float | None = None
+    d: float | None = None
+    v: float | None = None
+    compile_seconds: float = 0.0
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> list[str]:
+        """As it is shown, under the headings of COLUMNS."""
+        figures = [self.over.get("hf_generate"), self.over.get("hf_assisted"), self.over.get("yardstick")]
+        figures += [self.attainable, self.efficiency, self.tau, self.d, self.v]
+        return [
+            f"{self.temperature:g}",
+            self.name,
+            self.mode,
+            f"{self.ms:.2f} [{self.low:.2f}–{self.high:.2f}]",
+            f"{self.decode_ms:.2f}",
+            *("" if figure is None else f"{figure:.2f}" for figure in figures),
+            f"{self.compile_seconds:.0f}" if self.compile_seconds else "",
+        ]
+
+
+def contenders(
+    cfg: DictConfig, target: Target, drafters: dict[str, Drafter], sampling: Sampling
+) -> Iterator[Contender]:
+    """All that are to be compared at one temperature."""
+    for mode in cfg.modes:
+        compiled = mode == "compiled"
+        yield Contender(YARDSTICK, mode, Autoregressive(target=target, sampling=sampling, compiled=compiled))
+        for name, drafter in drafters.items():
+            policy = build(cfg.gamma)
+            check_tree(drafter, policy.max_gamma, target.model.context)
+            verifier = build_verifier(cfg, drafter.law, drafter.shape)
+            engine = Engine(
+                target=target,
+                drafter=drafter,
+                verifier=verifier,
+                gamma_policy=policy,
+                sampling=sampling,
+                compiled=compiled,
+            )
+            yield Contender(name, mode, engine)
+    if cfg.hugging_face and cfg.batch_size == 1:
+        gamma = build(cfg.gamma).max_gamma
+        yield Contender("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
+        models = [getattr(drafter, "model", None) for drafter in drafters.values()]
+        small = next((model for model in models if isinstance(model, CachedLM)), None)
+        if small is not None:
+            yield Contender(
+                "hf_assisted", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small, gamma=gamma)
+            )
+            yield Contender(
+                "hf_assisted_default", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small)
+            )
+        yield Contender(
+            "hf_prompt_lookup", "", HuggingFaceGenerate(target=target, sampling=sampling, copied_tokens=gamma)
+        )
+
+
+class Contest:
+    """The contenders at one temperature, taking turns on the same prompts."""
+
+    def __init__(self, all_of_them: list[Contender], target: Target, sampling: Sampling, plan: Plan):
+        self.contenders = all_of_them
+        self._target, self._sampling, self._plan = target, sampling, plan
+        self._alone = {mode: Alone(target, compiled=mode == "compiled") for mode in MODES}
+
+    def run(self) -> list[Row]:
+        """Warm up, time interleaved, time the parts; the figures of each."""
+        batches = self._plan.batches()
+        for contender in self.contenders:
+            with status(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generation"):
+                for batch in batches:
+                    first, again = (self._timed(contender, batch) for _ in range(2))
+                    if contender.mode == "compiled":
+                        contender.compile_seconds += max(0.0, first.seconds - again.seconds)
+        for repeat in range(self._plan.repeats):
+            # Whoever comes first in one repeat comes last in another.
+            order = self.contenders[repeat:] + self.contenders[:repeat]
+            for contender in self.contenders:
+                contender.runs.append([])
+            for batch in batches:
+                for contender in order if repeat % 2 == 0 else reversed(order):
+                    with status(f"T={self._sampling.temperature:g} {contender.name}, repeat {repeat + 1}"):
+                        contender.runs[-1].append(self._timed(contender, batch))
+            for contender in self.contenders:
+                if isinstance(contender.decoder, Engine):
+                    with status(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: parts"):
+                        contender.parts.append(self._parts(contender, contender.decoder))
+        return [self._row(contender) for contender in self.contenders]
+
+    def _parts(self, contender: Contender, engine: Engine) -> Parts:
+        """The parts of a round, in the middle of the first batch's text, while the machine is as it was in a repeat."""
+        batch, stopping = self._plan.batches()[0], self._plan.stopping
+        tokens = contender.runs[-1][0].generation.tokens
+        half = [prompt + row[: len(row) // 2] for prompt, row in zip(batch.prompts, tokens, strict=True)]
+        room, alone = stopping.max_new_tokens // 2, self._alone[contender.mode]
+        return time_parts(engine, half, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
+
+    def _timed(self, contender: Contender, batch: Batch) -> Timed:
+        return timed(contender.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
+
+    def _row(self, contender: Contender) -> Row:
+        ms = [_ms(repeat) for repeat in contender.runs]
+        explained = self._explained(contender, contender.decoder) if isinstance(contender.decoder, Engine) else {}
+        return Row(
+            temperature=self._sampling.temperature,
+            name=contender.name,
+            mode=contender.mode,
+            ms=statistics.median(ms),
+            low=min(ms),
+            high=max(ms),
+            decode_ms=statistics.median(_ms(repeat, decoding_only=True) for repeat in contender.runs),
+            over=self._over(contender),
+            compile_seconds=contender.compile_seconds,
+            stages_ms=_stages_ms(contender.runs),
+            **explained,
+        )
+
+    def _over(self, contender: Contender) -> dict[str, float]:
+        """Ratios repeat by repeat, because a machine that is slow in one is slow for all; then their medians."""
+        ratios = {}
+        for other in self.contenders:
+            if other is contender or other.name not in ("hf_generate", "hf_assisted", YARDSTICK):
+                continue
+            if other.name == YARDSTICK and other.mode != (contender.mode or "eager"):
+                continue
+            alike = other.name == YARDSTICK
+            pairs = zip(other.runs, contender.runs, strict=True)
+            ratios[other.name] = statistics.median(
+                _ms(theirs, decoding_only=alike) / _ms(ours, decoding_only=alike) for theirs, ours in pairs
+            )
+        return ratios
+
+    def _explained(self, contender: Contender, engine: Engine) -> dict[str, float | None]:
+        """What theory makes of the parts of its rounds, repeat by repeat; medians."""
+        tally = engine.new_tally(detailed=False)
+        for run in contender.runs[0]:
+            assert run.generation.tally is not None
+            tally.add(run.generation.tally)
+        yardstick = next(c for c in self.contenders if (c.name, c.mode) == (YARDSTICK, contender.mode))
+        found = []
+        for own, theirs, parts in zip(contender.runs, yardstick.runs, contender.parts, strict=True):
+            runs: Runs = {YARDSTICK: [theirs], contender.name: [own]}
+            found.append(all_metrics(contender.name, tally, parts, runs, {}))
+        names = {"attainable": "speedup/attainable", "efficiency": "efficiency", "tau": "tau", "d": "d", "v": "v"}
+        return {ours: statistics.median(metrics[name] for metrics in found) for ours, name in names.items()}
+
+
+def _stages_ms(runs: list[list[Timed]]) -> dict[str, float]:
+    """Milliseconds by stage over all prompts; medians over repeats."""
+    stages = {stage for repeat in runs for run in repeat for stage in run.stages}
+    return {
+        stage: 1000 * statistics.median(sum(run.stages.get(stage, 0.0) for run in repeat) for repeat in runs)
+        for stage in sorted(stages)
+    }
+
+
+def _ms(batches: list[Timed], *, decoding_only: bool = False) -> float:
+    """Milliseconds per token of one repeat."""
+    if decoding_only:
+        return 1000 * sum(run.decode_seconds for run in batches) / max(1, sum(run.num_decoded for run in batches))
+    tokens = sum(len(row) for run in batches for row in run.generation.tokens)
+    return 1000 * sum(run.seconds for run in batches) / tokens
+
+
+def table(rows: list[Row]) -> Cells:
+    return [COLUMNS, *(row.cells for row in rows)]
+
+
+def check_before_loading(cfg: DictConfig) -> None:
+    """
+    Raises:
+        ValueError: the message names the yaml key.
+    """
+    if not OmegaConf.is_list(cfg.modes) or not cfg.modes or not set(cfg.modes) <= set(MODES):
+        raise ValueError(f"modes is {cfg.modes!r}; allowed: a list of {', '.join(MODES)}, at least one")
+    temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
+    if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
+        raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
+    check_kind("hugging_face", cfg.hugging_face, [bool])
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="benchmark")
+def main(cfg: DictConfig) -> None:
+    with one_line_errors():
+        check_before_loading(cfg)
+        started = time.perf_counter()
+        target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()})
+        plan = replace(plan, hugging_face=False)
+        rows: list[Row] = []
+        for temperature in cfg.temperatures:
+            sampling = build_sampling(at_temperature(cfg, temperature))
+            field_of = list(contenders(cfg, target, drafters, sampling))
+            rows += Contest(field_of, target, sampling, plan).run()
+            torch._dynamo.reset()  # programs of this temperature are not needed again
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        about = provenance(target.device) | {"seconds": time.perf_counter() - started}
+        write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
+        console = Console(width=None if sys.stdout.isatty() else 170)
+        console.print(shown(table(rows), title="ms per token, and how many times faster than others it is"))
+        print(f"benchmark.json, benchmark.md, benchmark.png: {folder}")
+
+
+def write(rows: list[Row], folder: Path, about: dict, config: object) -> None:
+    """The rows as JSON, for a document, and as a picture."""
+    record = {"about": about, "config": config, "rows": [asdict(row) for row in rows]}
+    (folder / "benchmark.json").write_text(json.dumps(record, indent=1))
+    (folder / "benchmark.md").write_text(markdown(table(rows)), encoding="utf-8")
+    labelled = [(f"{row.name} {row.mode}", row) for row in rows]
+    draw_benchmark(labelled, folder / "benchmark.png")
+
+
+if __name__ == "__main__":
+    main()
