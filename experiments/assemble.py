@@ -1,7 +1,7 @@
 """From configuration to objects: the one place that calls Hydra's instantiate."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from framework.tracker import Point, Tracker
 from framework.verifiers.verifier import Verifier
 
 MOST = 2**62  # what fits into the machine's integers
+# Tokens per decoder. Making a program takes 5 s per layer of a pass, and running it saves 0.3 ms (docs/performance.md).
+PROGRAMS_PAY_FROM = 16_000
 REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "experiments" / "zoo"
 
@@ -89,6 +91,8 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
     for key in ("stop_at_eos", "hugging_face"):
         check_kind(key, cfg[key], [bool])
+    if cfg.engine.compile not in (True, False, "auto"):
+        raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
@@ -192,14 +196,20 @@ def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
 
 
 def build_plan(cfg: DictConfig, target: Target) -> Plan:
+    prompts = build_prompts(cfg, target)
     return Plan(
-        prompt_set=build_prompts(cfg, target),
+        prompt_set=prompts,
         batch_size=cfg.batch_size,
         stopping=build_stopping(cfg, target),
         repeats=cfg.repeats,
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
+        compiled=_compiles(cfg.engine.compile, prompts.prompts, cfg.max_new_tokens * cfg.repeats),
     )
+
+
+def _compiles(chosen: bool | str, prompts: Sequence[object], tokens_each: int) -> bool:
+    return len(prompts) * tokens_each >= PROGRAMS_PAY_FROM if chosen == "auto" else bool(chosen)
 
 
 def build_subject(
@@ -211,6 +221,7 @@ def build_subject(
     *,
     study: str,
     folder: Path,
+    compiled: bool = False,
 ) -> Subject:
     """One point to measure: this drafter with the config's verifier and gamma policy."""
     verifier = build_verifier(cfg, drafter.law, drafter.shape)
@@ -232,6 +243,7 @@ def build_subject(
         "target_fingerprint": target.fingerprint,
         "device": target.device.type,
         "dtype": cfg.target.dtype,
+        "compiled": compiled,
     }
     unusual = [
         choices[group] for group, usual in (("verifier", "standard"), ("gamma", "fixed")) if choices[group] != usual
@@ -250,7 +262,14 @@ def build_subject(
         settings=settings,
         config=OmegaConf.to_container(cfg, resolve=True),  # type: ignore[arg-type]
     )
-    engine = Engine(target=target, drafter=drafter, verifier=verifier, gamma_policy=gamma_policy, sampling=sampling)
+    engine = Engine(
+        target=target,
+        drafter=drafter,
+        verifier=verifier,
+        gamma_policy=gamma_policy,
+        sampling=sampling,
+        compiled=compiled,
+    )
     return Subject(point, engine)
 
 

@@ -48,7 +48,9 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
         subjects = [
-            build_subject(point_cfg, name, drafter, target, sampling, study="compare", folder=folder)
+            build_subject(
+                point_cfg, name, drafter, target, sampling, study="compare", folder=folder, compiled=plan.compiled
+            )
             for name, drafter in drafters.items()
         ]
         mirror(measure(subjects, target, sampling, plan), tracker, folder=folder)

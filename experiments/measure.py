@@ -21,7 +21,9 @@ def main(cfg: DictConfig) -> None:
         sampling, tracker = build_sampling(cfg), build_tracker(cfg)
         name, study = choices["drafter"], choices.get("study") or "measure"
         target, plan, drafters = prepare(cfg, {name: cfg.drafter})
-        subject = build_subject(cfg, name, drafters[name], target, sampling, study=study, folder=folder)
+        subject = build_subject(
+            cfg, name, drafters[name], target, sampling, study=study, folder=folder, compiled=plan.compiled
+        )
         records = measure([subject], target, sampling, plan)
         mirror(records, tracker, folder=folder)
         print_report(records, folder)

@@ -14,7 +14,7 @@ from experiments.hugging_face import HuggingFaceGenerate
 from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
 from experiments.provenance import provenance
 from experiments.records import Record
-from experiments.timing import Decoder, Parts, time_parts, timed
+from experiments.timing import Alone, Decoder, Parts, time_parts, timed
 from framework.autoregressive import Autoregressive
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
@@ -38,6 +38,7 @@ class Plan:
         repeats: how often every batch is timed.
         seed: row i of the prompts decodes with seed + i.
         hugging_face: whether Hugging Face's generate is timed beside the yardstick (batch size 1 only).
+        compiled: whether rounds and the yardstick's steps are programs.
     """
 
     prompt_set: PromptSet
@@ -46,6 +47,7 @@ class Plan:
     repeats: int
     seed: int
     hugging_face: bool
+    compiled: bool = False
 
     def batches(self) -> list["Batch"]:
         """The prompts in order, batch_size of them at a time."""
@@ -129,12 +131,14 @@ class _Bench:
 
     def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan):
         self.target, self.sampling, self.plan = target, sampling, plan
-        self.decoders: dict[str, Decoder] = {YARDSTICK: Autoregressive(target=target, sampling=sampling)}
+        plain = Autoregressive(target=target, sampling=sampling, compiled=plan.compiled)
+        self.decoders: dict[str, Decoder] = {YARDSTICK: plain}
         # Hugging Face would need padding for a batch, and ends rows at other strings than ours.
         if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings:
             self.decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
         self.decoders |= {subject.point.name: subject.engine for subject in subjects}
         self.subjects = {subject.point.name: subject for subject in subjects}
+        self._alone = Alone(target, compiled=plan.compiled)
         self.runs: Runs = {name: [[] for _ in range(plan.repeats)] for name in self.decoders}
 
     @property
@@ -162,7 +166,7 @@ class _Bench:
             with self.ends_only(subject):
                 self._count(subject, batch)
             yield f"counted {subject.point.name}"
-        if batch.number == 0:
+        if batch.number == 0 or self.plan.compiled:
             self._warm_up(batch)
         for repeat in range(self.plan.repeats):
             # Whoever comes first in one repeat comes last in another.
@@ -185,7 +189,14 @@ class _Bench:
         half = [prompt + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
         for subject in self.alive:
             with self.ends_only(subject):
-                subject.parts = time_parts(subject.engine, half, seeds=batch.seeds, repeats=PART_REPEATS)
+                subject.parts = time_parts(
+                    subject.engine,
+                    half,
+                    seeds=batch.seeds,
+                    repeats=PART_REPEATS,
+                    alone=self._alone,
+                    room=self.plan.stopping.max_new_tokens // 2,
+                )
                 if use_costs := getattr(subject.engine.gamma_policy, "use_costs", None):
                     use_costs(subject.parts.costs)
 
@@ -198,7 +209,9 @@ class _Bench:
 
     def _warm_up(self, batch: Batch) -> None:
         stopping = self.plan.stopping
-        short = replace(stopping, max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens))
+        # A program is made for rows of one width, which depends on how much may be added to a prompt.
+        few = stopping.max_new_tokens if self.plan.compiled else min(WARM_UP_TOKENS, stopping.max_new_tokens)
+        short = replace(stopping, max_new_tokens=few)
         for name, decoder in list(self.decoders.items()):
             with self.ends_only(self.subjects.get(name)):
                 timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
@@ -235,7 +248,13 @@ class _Bench:
         # In half precision, passes of different shape break near-ties differently: equality is no test there.
         if self.sampling.greedy and self.target.model.model.dtype in (torch.float32, torch.float64):
             parted = parted_from((YARDSTICK, HUGGING_FACE), name, self.runs, self.target, prompts)
-        stages, stages_per_round = stage_times(self.runs[name][0], num_passes=float(tally.passes.sum()))
+        metrics = all_metrics(name, tally, subject.parts, self.runs, parted)
+        stages, stages_per_round = stage_times(
+            self.runs[name][0],
+            num_passes=float(tally.passes.sum()),
+            parts=subject.parts,
+            num_nodes=metrics.get("nodes/mean", 0.0),
+        )
         return {
             "name": name,
             "study": subject.point.study,
@@ -250,7 +269,7 @@ class _Bench:
                 "prompts_truncated": prompt_set.num_truncated,
                 "prompts_skipped": prompt_set.num_skipped,
             },
-            "metrics": all_metrics(name, tally, subject.parts, self.runs, parted),
+            "metrics": metrics,
             "differences": {other: [asdict(found) for found in places] for other, places in parted.items()},
             "stages": stages,
             "stages_ms_per_round": stages_per_round,

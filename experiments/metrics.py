@@ -44,14 +44,26 @@ def parted_from(
     return {other: differences(target, prompts, _tokens(runs[other][0]), got) for other in others if other in runs}
 
 
-def stage_times(batches: list[Timed], *, num_passes: float) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds by stage over all batches, and milliseconds per round of the stages that belong to rounds."""
+def stage_times(
+    batches: list[Timed], *, num_passes: float, parts: Parts, num_nodes: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by stage over all batches, and milliseconds per round of the stages that belong to rounds.
+
+    A program has no stages: of a round that is one, drafting and the target's pass are what these parts take alone, and
+    the rest is verifying.
+    """
     stages: dict[str, float] = defaultdict(float)
     for run in batches:
         for stage, seconds in run.stages.items():
             stages[stage] += seconds
     rounds = {stage: seconds for stage, seconds in stages.items() if stage not in ("prefill", "begin")}
-    return dict(stages), {stage: 1000 * seconds / num_passes for stage, seconds in rounds.items() if num_passes}
+    per_round = {stage: 1000 * seconds / num_passes for stage, seconds in rounds.items() if num_passes}
+    for program, known in (("round", {"draft": parts.draft}), ("judge", {})):
+        if program in per_round:
+            alone = {"target": parts.v(num_nodes) * parts.one_row, **known}
+            per_round |= {stage: 1000 * seconds for stage, seconds in alone.items()}
+            per_round["verify"] = per_round.pop(program) - 1000 * sum(alone.values())
+    return dict(stages), per_round
 
 
 def walltime(own: list[list[Timed]]) -> float:

@@ -208,7 +208,7 @@ def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
 def _stages(record: Record) -> dict[str, float]:
     """Milliseconds per round of the stages that were measured, in the order of a round."""
     stages = record.get("stages_ms_per_round") or {}
-    return {stage: stages[stage] for stage in STAGE_COLOURS if stages.get(stage) is not None}
+    return {stage: max(0.0, stages[stage]) for stage in STAGE_COLOURS if stages.get(stage) is not None}
 
 
 def _panels(groups: Iterable[Group], drawable: Callable[[Record], bool]) -> list[Panel]:

@@ -111,12 +111,12 @@ class Parts:
         """What a gamma policy may know of them."""
         return Costs(c=self.c, target_times=tuple(seconds / self.one_row for seconds in self.rows))
 
-    def v(self, num_nodes: int) -> float:
+    def v(self, num_nodes: float) -> float:
         """Target time of a pass over num_nodes + 1 rows, in one-row target times."""
         depths = slice(self.deepest + 1)
         return float(np.interp(num_nodes, self.nodes[depths], self.rows[depths])) / self.one_row
 
-    def depth(self, num_nodes: int) -> float:
+    def depth(self, num_nodes: float) -> float:
         """How deep a draft of so many nodes is."""
         return float(np.interp(num_nodes, self.nodes[: self.deepest + 1], range(self.deepest + 1)))
 

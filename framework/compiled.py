@@ -55,8 +55,18 @@ class Compiled:
         )
         # Weights count as constants only where `freezing` is set before tracing begins, not among torch.compile's
         # options. Those that oneDNN packs cannot be kept in the cache on disk; the compiler's own can.
-        with inductor.patch(self._options), torch.backends.mkldnn.flags(enabled=False):
+        with inductor.patch(self._options), _without_onednn():
             return self._programs[shape](*arguments)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    was = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags warns of GPUs that nobody asked for
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was)
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:

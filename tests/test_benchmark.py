@@ -1,0 +1,99 @@
+"""The benchmark: every contender decodes the same prompts, and its figures are those of its runs."""
+
+import json
+
+import pytest
+import torch
+from hydra import compose, initialize
+from omegaconf import OmegaConf
+
+from experiments.benchmark import COLUMNS, Contest, check_before_loading, contenders, table, write
+from experiments.measurement import Plan
+from experiments.tiny_drafters import tiny_factory
+from framework import compiled
+from framework.prompts.prompt_set import Prompt, PromptSet
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.tiny_models import tiny_target
+
+PROMPTS = [[5, 6, 7, 8, 5, 6], [9, 10, 9]]
+
+
+def settings(*overrides: str):
+    with initialize(version_base="1.3", config_path="../conf"):
+        return compose("benchmark", overrides=list(overrides))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    torch._dynamo.reset()
+    target, sampling = tiny_target(), Sampling(temperature=0)
+    drafters = {name: tiny_factory(name, 50)(target=target) for name in ("small_transformer", "prompt_lookup")}
+    prompts = [Prompt(str(row), "code", tuple(tokens)) for row, tokens in enumerate(PROMPTS)]
+    plan = Plan(
+        prompt_set=PromptSet(prompts=prompts, num_truncated=0, num_skipped=0, chat=False),
+        batch_size=1,
+        stopping=Stopping(max_new_tokens=10),
+        repeats=2,
+        seed=0,
+        hugging_face=False,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "BACKEND", "eager")
+        field = list(contenders(settings("gamma.gamma=2"), target, drafters, sampling))
+        contest = Contest(field, target, sampling, plan)
+        found = contest.run()
+    tokens = {
+        (each.name, each.mode): [run.generation.tokens for repeat in each.runs for run in repeat] for each in field
+    }
+    return found, tokens
+
+
+def test_all_decode_the_same_tokens(rows):
+    """Hugging Face's loops too: at temperature 0 there is one right answer."""
+    _, tokens = rows
+    (first, *others) = tokens.values()
+    assert len(tokens) == 10
+    assert all(other == first for other in others), tokens
+
+
+def test_figures(rows):
+    found, _ = rows
+    by_name = {(row.name, row.mode): row for row in found}
+    for mode in ("eager", "compiled"):
+        row, yardstick = by_name["small_transformer", mode], by_name["yardstick", mode]
+        assert row.low <= row.ms <= row.high
+        assert row.over["yardstick"] == pytest.approx(yardstick.decode_ms / row.decode_ms, rel=0.9)
+        assert row.tau >= 1 and row.d > 0 and row.v > 0
+        assert row.attainable == pytest.approx(row.tau / (row.d + row.v), rel=0.3)
+        assert yardstick.efficiency is None and "yardstick" not in yardstick.over
+    assert by_name["small_transformer", "compiled"].compile_seconds > 0 == by_name["yardstick", "eager"].compile_seconds
+    assert all(len(cells) == len(COLUMNS) for cells in table(found))
+
+
+def test_what_is_written(rows, tmp_path):
+    found, _ = rows
+    write(found, tmp_path, {"machine": "a test"}, {})
+    assert [row["name"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == [
+        row.name for row in found
+    ]
+    assert len((tmp_path / "benchmark.md").read_text().splitlines()) == 2 + len(found)
+    assert (tmp_path / "benchmark.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("modes=[fast]", r"modes is \['fast'\]; allowed: a list of eager, compiled, at least one"),
+        ("modes=[]", r"modes is \[\]; allowed"),
+        ("temperatures=[-1]", r"temperatures is \[-1\]; allowed: a list of numbers >= 0"),
+        ("hugging_face=3", r"hugging_face is 3; allowed"),
+    ],
+)
+def test_wrong_settings_are_named(override, message):
+    with pytest.raises(ValueError, match=message):
+        check_before_loading(settings(override))
+
+
+def test_the_yaml_has_a_drafter_of_each_kind():
+    assert set(OmegaConf.to_container(settings().drafters)) == {"small_transformer", "medusa", "ngram", "prompt_lookup"}

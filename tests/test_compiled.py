@@ -1,0 +1,139 @@
+"""Compiled rounds give the tokens of the eager loop, for every drafter and for what changes between rounds."""
+
+import pytest
+import torch
+
+from experiments.tiny_drafters import NAMES, tiny_factory
+from framework import compiled, fused_attention
+from framework.autoregressive import Autoregressive
+from framework.cached_lm import CachedLM
+from framework.engine import Engine
+from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
+from framework.gamma_policies.fixed import Fixed
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.target import Target
+from framework.tiny_models import tiny_model, tiny_target
+from framework.verifiers.standard import standard_rule
+
+RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
+GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
+
+
+@pytest.fixture(autouse=True)
+def quickly(request, monkeypatch):
+    """What is traced is what is compiled; making machine code of it is for the slow tests."""
+    torch._dynamo.reset()
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(compiled, "BACKEND", "eager")
+
+
+def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:
+    """An eager and a compiled one, around one drafter."""
+    drafter = tiny_factory(name, target.vocabulary_size)(target=target)
+    verifier = standard_rule(drafter.law, drafter.shape)
+    return [
+        Engine(
+            target=target,
+            drafter=drafter,
+            verifier=verifier,
+            gamma_policy=policy,
+            sampling=sampling,
+            compiled=mode,
+        )
+        for mode in (False, True)
+    ]
+
+
+def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[int]]:
+    stopping = Stopping(max_new_tokens=max_new_tokens, **stops)
+    return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tokens
+
+
+@pytest.mark.parametrize("prompts, sampling", [([RAGGED[0]], DRAWN), (RAGGED, GREEDY)], ids=["one", "ragged"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_drafter_gives_the_tokens_of_the_eager_loop(name, prompts, sampling):
+    eager, program = engines(tiny_target(), name, sampling, Fixed(gamma=3))
+    assert tokens_of(program, prompts) == tokens_of(eager, prompts)
+
+
+@pytest.mark.parametrize("prompts, sampling", [([RAGGED[0]], DRAWN), (RAGGED, GREEDY)], ids=["one", "ragged"])
+def test_plain_decoding_too(prompts, sampling):
+    eager, program = (Autoregressive(target=tiny_target(), sampling=sampling, compiled=mode) for mode in (False, True))
+    assert tokens_of(program, prompts) == tokens_of(eager, prompts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup", "ngram"])
+def test_machine_code_gives_them_as_well(name, sampling):
+    eager, program = engines(tiny_target(), name, sampling, Fixed(gamma=2))
+    assert tokens_of(program, RAGGED) == tokens_of(eager, RAGGED)
+
+
+class Alternating(Fixed):
+    """Gammas in turn, none among them."""
+
+    def __init__(self):
+        super().__init__(gamma=3)
+        self.begin()
+
+    def begin(self):
+        self._turn = iter([2, 0, 0, 3, 1, 0] * 20)
+
+    def next_gamma(self):
+        return next(self._turn)
+
+
+def test_rounds_without_a_draft_and_changing_gammas():
+    eager, program = engines(tiny_target(), "small_transformer", GREEDY, Alternating())
+    assert tokens_of(program, RAGGED, 20) == tokens_of(eager, RAGGED, 20)
+
+
+def test_a_drafter_keeps_its_acceptance():
+    """Equal tokens would not show that a compiled drafter sees the wrong slots: its drafts would only be poor."""
+    eager, program = engines(tiny_target(), "small_transformer", GREEDY, Fixed(gamma=3))
+    tallies = [
+        each.generate(RAGGED, stopping=Stopping(max_new_tokens=40), seeds=[0, 1, 2]).tally for each in (eager, program)
+    ]
+    assert tallies[0].accepted.tolist() == tallies[1].accepted.tolist()
+
+
+def test_drafts_that_the_policy_ends_are_drafted_outside():
+    policy = ConfidenceThreshold(max_gamma=4, threshold=0.05)
+    eager, program = engines(tiny_target(), "small_transformer", GREEDY, policy)
+    assert tokens_of(program, RAGGED) == tokens_of(eager, RAGGED)
+
+
+def test_end_of_text_and_other_batches():
+    """The same programs serve new prompts; a batch of other size gets its own."""
+    eager, program = engines(tiny_target(), "small_transformer", GREEDY, Fixed(gamma=3))
+    ends = tokens_of(eager, RAGGED)[0][4]
+    for prompts in (RAGGED, [[7] * 9, [3, 4], [30]], [[8, 9]], RAGGED):
+        assert tokens_of(program, prompts, eos_ids=(ends,)) == tokens_of(eager, prompts, eos_ids=(ends,))
+
+
+def test_detailed_counts_are_taken_call_by_call():
+    eager, program = engines(tiny_target(), "ngram", DRAWN, Fixed(gamma=3))
+    stopping = Stopping(max_new_tokens=12)
+    ours, theirs = (
+        each.generate(RAGGED, stopping=stopping, seeds=[0, 1, 2], detailed=True) for each in (program, eager)
+    )
+    assert ours.tally.metrics() == theirs.tally.metrics()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_fused_attention_is_sdpa(num_tokens):
+    """Within a program; its sums are compared with uncached passes as every model's are."""
+    fused_attention.register()
+    models = [tiny_model(attention=attention) for attention in ("sdpa", fused_attention.NAME)]
+    found = []
+    for model in models:
+        lm = CachedLM(model, vocabulary_size=50)
+        lm.begin(2, 16)
+        lm.forward(torch.arange(12).reshape(2, 6), None, visible=6)
+        tokens = torch.arange(2 * num_tokens).reshape(2, -1)
+        program = compiled.Compiled(lambda tokens, start, lm=lm: lm.forward(tokens, start, visible=16), lm.device)
+        with torch.no_grad():
+            found.append(program(0, tokens, torch.tensor([6, 3])))
+    torch.testing.assert_close(*found, rtol=0, atol=2e-6)
