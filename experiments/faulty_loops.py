@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from experiments.tiny_drafters import tiny_factory
-from framework import engine as loop
+from framework import device_round as loop
 from framework.autoregressive import Autoregressive
 from framework.cached_lm import CachedLM
 from framework.engine import Engine

@@ -196,7 +196,8 @@ class CachedLM:
         """
         shared = copy.copy(self)
         shared.model = model
-        shared._watched = _OutputLayerInput(model)
+        if model.get_output_embeddings() is not self.model.get_output_embeddings():
+            shared._watched = _OutputLayerInput(model)
         return shared
 
     def _mask(self, start: Tensor | None, positions: Tensor, visible: int) -> Tensor | None:

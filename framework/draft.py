@@ -227,7 +227,8 @@ class Outcome:
     stop: Tensor  # [B] int64 row of [pending, nodes...] where it did
     num_accepted: Tensor  # [B] int64: nodes on the accepted path, which is the depth of stop
     next_token: Tensor  # [B] int64: the token emitted after it
-    num_committed: Tensor  # [B] int64: accepted and emitted tokens kept; 0 for finished rows
+    # [B] int64: accepted and emitted tokens kept; 0 for finished rows. The host takes back those behind a stop string.
+    num_committed: Tensor
     active: Tensor  # [B] bool: rows that were decoding when the round began
     target: TargetRows
 

@@ -1,5 +1,6 @@
 """CachedLM: after whatever rows read and rolled back, its logits are those of a fresh pass without any cache."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -406,3 +407,12 @@ def test_logits_can_be_trained_on(keep):
     (logits * weight).sum().backward()
     assert weight.grad is not None and weight.grad.equal(logits.sum((0, 1)))
     assert not lm.hidden.is_inference()
+
+
+def test_its_hook_lives_as_long_as_it_does():
+    model = tiny_model()
+    lm = CachedLM(model, vocabulary_size=50)
+    assert len(model.get_output_embeddings()._forward_pre_hooks) == 1
+    del lm
+    gc.collect()
+    assert not model.get_output_embeddings()._forward_pre_hooks

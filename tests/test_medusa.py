@@ -133,11 +133,12 @@ def test_accuracies_count_the_rank_of_the_right_token():
 def test_hidden_states_are_looked_at_without_a_trace():
     target = tiny_target(dtype=torch.float64)
     model, tokens = target.model.model, torch.tensor([[3, 1, 4, 1, 5]])
+    hooks = dict(model.get_output_embeddings()._forward_pre_hooks)
     hidden = output_layer_input(model, tokens)
     with torch.no_grad():
         expected = model(input_ids=tokens, use_cache=False).logits
     assert torch.allclose(model.get_output_embeddings()(hidden), expected, atol=1e-12)
-    assert not model.get_output_embeddings()._forward_pre_hooks
+    assert model.get_output_embeddings()._forward_pre_hooks == hooks
 
 
 @pytest.mark.parametrize(
