@@ -149,7 +149,7 @@ def _tokens_from_nan(faulty: bool) -> float:
     with ExitStack() as faults:
         faults.enter_context(_not_a_number(target))
         if faulty:
-            faults.enter_context(patch.object(Finisher, "tell", tell))
+            faults.enter_context(patch.object(Finisher, "tell", staticmethod(tell)))
         try:
             generation = engine.generate(RAGGED, stopping=Stopping(max_new_tokens=5), seeds=list(range(len(RAGGED))))
         except FloatingPointError:
