@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare prove test test-slow lint zoo clean
+.PHONY: help venv compare benchmark prove test test-slow lint zoo clean
 
 help:  ## Say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -14,6 +14,9 @@ venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
 
 compare: $(INSTALLED)  ## Decode held-out text with seven drafters; print the table, write records and pictures
 	$(BIN)/python -m experiments.compare
+
+benchmark: $(INSTALLED)  ## Time every way to decode, eager and compiled, beside Hugging Face's; half an hour the first time
+	$(BIN)/python -m experiments.benchmark
 
 prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and faults that must be seen
 	$(BIN)/python -m experiments.prove

@@ -1,7 +1,7 @@
 """From configuration to objects: the one place that calls Hydra's instantiate."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.entry_point import status
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
+from framework.compiled import why_not
 from framework.draft import Law, Shape
 from framework.drafter import Drafter, most_nodes
 from framework.engine import Engine
@@ -93,6 +94,8 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
         check_kind(key, cfg[key], [bool])
     if cfg.engine.compile not in (True, False, "auto"):
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
+    if cfg.engine.compile is True and (reason := why_not(device_named(cfg.device))):
+        raise ValueError(f"engine.compile is true, but {reason}; or set engine.compile=false")
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
@@ -204,12 +207,15 @@ def build_plan(cfg: DictConfig, target: Target) -> Plan:
         repeats=cfg.repeats,
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
-        compiled=_compiles(cfg.engine.compile, prompts.prompts, cfg.max_new_tokens * cfg.repeats),
+        compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
     )
 
 
-def _compiles(chosen: bool | str, prompts: Sequence[object], tokens_each: int) -> bool:
-    return len(prompts) * tokens_each >= PROGRAMS_PAY_FROM if chosen == "auto" else bool(chosen)
+def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
+    """Whether rounds become programs; num_tokens is how many every decoder is to make."""
+    if cfg.engine.compile != "auto":
+        return bool(cfg.engine.compile)
+    return num_tokens >= PROGRAMS_PAY_FROM and why_not(target.device) is None
 
 
 def build_subject(

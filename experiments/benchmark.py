@@ -27,8 +27,10 @@ from experiments.provenance import provenance
 from experiments.timing import Alone, Decoder, Parts, Timed, time_parts, timed
 from framework.autoregressive import Autoregressive
 from framework.cached_lm import CachedLM
+from framework.compiled import why_not
 from framework.drafter import Drafter
 from framework.engine import Engine
+from framework.pretrained import device_named
 from framework.sampling import Sampling
 from framework.target import Target
 
@@ -269,6 +271,8 @@ def check_before_loading(cfg: DictConfig) -> None:
     if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
         raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
     check_kind("hugging_face", cfg.hugging_face, [bool])
+    if "compiled" in cfg.modes and (reason := why_not(device_named(cfg.device))):
+        raise ValueError(f"modes is {cfg.modes!r}, but {reason}; or set modes=[eager]")
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="benchmark")

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._inductor import config as inductor
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.exc import InvalidCxxCompiler
 
 from framework.device_round import Decoding, DeviceRound
 from framework.draft import Draft
@@ -25,6 +27,17 @@ CPU_OPTIONS = {
 GPU_OPTIONS = {"triton.cudagraphs": True}
 BACKEND = "inductor"
 MOST_NUMBERS = 64  # programs of one shape, which differ in a number that is not in a tensor
+
+
+def why_not(device: torch.device) -> str | None:
+    """Why no programs can be made for a device on this machine, or None if they can."""
+    if device.type != "cpu":
+        return None
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "there is no C++ compiler; install g++ or clang++, or name one in CXX"
+    return None
 
 
 class Compiled:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hydra import compose, initialize
 from omegaconf import OmegaConf
+from torch._inductor.exc import InvalidCxxCompiler
 
 from experiments.benchmark import COLUMNS, Contest, check_before_loading, contenders, table, write
 from experiments.measurement import Plan
@@ -93,6 +94,17 @@ def test_what_is_written(rows, tmp_path):
 def test_wrong_settings_are_named(override, message):
     with pytest.raises(ValueError, match=message):
         check_before_loading(settings(override))
+
+
+def test_without_a_compiler_there_are_no_programs(monkeypatch):
+    monkeypatch.setattr(compiled, "get_cpp_compiler", no_compiler)
+    with pytest.raises(ValueError, match=r"there is no C\+\+ compiler; .* set modes=\[eager\]"):
+        check_before_loading(settings("device=cpu"))
+    check_before_loading(settings("device=cpu", "modes=[eager]"))
+
+
+def no_compiler():
+    raise InvalidCxxCompiler
 
 
 def test_the_yaml_has_a_drafter_of_each_kind():
