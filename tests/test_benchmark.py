@@ -1,6 +1,7 @@
 """The benchmark: every contender decodes the same prompts, and its figures are those of its runs."""
 
 import json
+import statistics
 
 import pytest
 import torch
@@ -44,29 +45,31 @@ def rows():
         field = list(contenders(settings("gamma.gamma=2"), target, drafters, sampling))
         contest = Contest(field, target, sampling, plan)
         found = contest.run()
-    tokens = {
-        (each.name, each.mode): [run.generation.tokens for repeat in each.runs for run in repeat] for each in field
-    }
-    return found, tokens
+    return found, {(each.name, each.mode): each.runs for each in field}
+
+
+def decode_ms(batches):
+    return 1000 * sum(run.decode_seconds for run in batches) / sum(run.num_decoded for run in batches)
 
 
 def test_all_decode_the_same_tokens(rows):
     """Hugging Face's loops too: at temperature 0 there is one right answer."""
-    _, tokens = rows
+    _, runs = rows
+    tokens = {name: [run.generation.tokens for repeat in own for run in repeat] for name, own in runs.items()}
     (first, *others) = tokens.values()
     assert len(tokens) == 10
     assert all(other == first for other in others), tokens
 
 
 def test_figures(rows):
-    found, _ = rows
+    found, runs = rows
     by_name = {(row.name, row.mode): row for row in found}
     for mode in ("eager", "compiled"):
         row, yardstick = by_name["small_transformer", mode], by_name["yardstick", mode]
         assert row.low <= row.ms <= row.high
-        assert row.over["yardstick"] == pytest.approx(yardstick.decode_ms / row.decode_ms, rel=0.9)
-        assert row.tau >= 1 and row.d > 0 and row.v > 0
-        assert row.attainable == pytest.approx(row.tau / (row.d + row.v), rel=0.3)
+        pairs = zip(runs["yardstick", mode], runs["small_transformer", mode], strict=True)
+        assert row.over["yardstick"] == statistics.median(decode_ms(theirs) / decode_ms(ours) for theirs, ours in pairs)
+        assert row.tau >= 1 and min(row.d, row.v, row.attainable, row.efficiency) > 0
         assert yardstick.efficiency is None and "yardstick" not in yardstick.over
     assert by_name["small_transformer", "compiled"].compile_seconds > 0 == by_name["yardstick", "eager"].compile_seconds
     assert all(len(cells) == len(COLUMNS) for cells in table(found))
