@@ -218,6 +218,24 @@ def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     return num_tokens >= PROGRAMS_PAY_FROM and why_not(target.device) is None
 
 
+def build_engine(cfg: DictConfig, drafter: Drafter, target: Target, sampling: Sampling, *, compiled: bool) -> Engine:
+    """The loop around this drafter, with the config's verifier and gamma policy.
+
+    Raises:
+        ValueError: they do not fit one another.
+    """
+    gamma_policy: GammaPolicy = build(cfg.gamma)
+    check_tree(drafter, gamma_policy.max_gamma, target.model.context)
+    return Engine(
+        target=target,
+        drafter=drafter,
+        verifier=build_verifier(cfg, drafter.law, drafter.shape),
+        gamma_policy=gamma_policy,
+        sampling=sampling,
+        compiled=compiled,
+    )
+
+
 def build_subject(
     cfg: DictConfig,
     drafter_name: str,
@@ -230,17 +248,15 @@ def build_subject(
     compiled: bool = False,
 ) -> Subject:
     """One point to measure: this drafter with the config's verifier and gamma policy."""
-    verifier = build_verifier(cfg, drafter.law, drafter.shape)
-    gamma_policy: GammaPolicy = build(cfg.gamma)
-    check_tree(drafter, gamma_policy.max_gamma, target.model.context)
+    engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)
     choices, knobs = HydraConfig.get().runtime.choices, _knobs()
     settings = {
         "drafter": drafter_name,
         "knobs": knobs,
-        "verifier": _yaml_name(verifier) if choices["verifier"] == "standard" else choices["verifier"],
-        "guarantee": verifier.guarantee.value,
+        "verifier": _yaml_name(engine.verifier) if choices["verifier"] == "standard" else choices["verifier"],
+        "guarantee": engine.verifier.guarantee.value,
         "gamma_policy": choices["gamma"],
-        "gamma": gamma_policy.max_gamma,
+        "gamma": engine.gamma_policy.max_gamma,
         **asdict(sampling),
         "batch_size": cfg.batch_size,
         "max_new_tokens": cfg.max_new_tokens,
@@ -267,14 +283,6 @@ def build_subject(
         study=study,
         settings=settings,
         config=OmegaConf.to_container(cfg, resolve=True),  # type: ignore[arg-type]
-    )
-    engine = Engine(
-        target=target,
-        drafter=drafter,
-        verifier=verifier,
-        gamma_policy=gamma_policy,
-        sampling=sampling,
-        compiled=compiled,
     )
     return Subject(point, engine)
 

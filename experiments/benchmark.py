@@ -14,15 +14,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from experiments.assemble import build, build_sampling, build_verifier, check_tree, prepare, register_resolvers
+from experiments.assemble import build, build_engine, build_sampling, prepare, register_resolvers
 from experiments.benchmark_picture import draw_benchmark
 from experiments.cells import Cells, markdown, shown
-from experiments.compare import at_temperature
+from experiments.compare import at_temperature, check_temperatures
 from experiments.entry_point import one_line_errors, status
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
-from experiments.metrics import YARDSTICK, Runs, all_metrics
+from experiments.metrics import YARDSTICK, Runs, all_metrics, decode_ms, end_to_end_ms
 from experiments.provenance import provenance
 from experiments.timing import Alone, Decoder, Parts, Timed, time_parts, timed
 from framework.autoregressive import Autoregressive
@@ -120,17 +120,7 @@ def contenders(
         compiled = mode == "compiled"
         yield Contender(YARDSTICK, mode, Autoregressive(target=target, sampling=sampling, compiled=compiled))
         for name, drafter in drafters.items():
-            policy = build(cfg.gamma)
-            check_tree(drafter, policy.max_gamma, target.model.context)
-            verifier = build_verifier(cfg, drafter.law, drafter.shape)
-            engine = Engine(
-                target=target,
-                drafter=drafter,
-                verifier=verifier,
-                gamma_policy=policy,
-                sampling=sampling,
-                compiled=compiled,
-            )
+            engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)
             yield Contender(name, mode, engine)
     if cfg.hugging_face and cfg.batch_size == 1:
         gamma = build(cfg.gamma).max_gamma
@@ -193,7 +183,7 @@ class Contest:
         return timed(contender.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
 
     def _row(self, contender: Contender) -> Row:
-        ms = [_ms(repeat) for repeat in contender.runs]
+        ms = [end_to_end_ms(repeat) for repeat in contender.runs]
         explained = self._explained(contender, contender.decoder) if isinstance(contender.decoder, Engine) else {}
         return Row(
             temperature=self._sampling.temperature,
@@ -202,7 +192,7 @@ class Contest:
             ms=statistics.median(ms),
             low=min(ms),
             high=max(ms),
-            decode_ms=statistics.median(_ms(repeat, decoding_only=True) for repeat in contender.runs),
+            decode_ms=statistics.median(map(decode_ms, contender.runs)),
             over=self._over(contender),
             compile_seconds=contender.compile_seconds,
             stages_ms=_stages_ms(contender.runs),
@@ -217,11 +207,9 @@ class Contest:
                 continue
             if other.name == YARDSTICK and other.mode != (contender.mode or "eager"):
                 continue
-            alike = other.name == YARDSTICK
+            ms = decode_ms if other.name == YARDSTICK else end_to_end_ms
             pairs = zip(other.runs, contender.runs, strict=True)
-            ratios[other.name] = statistics.median(
-                _ms(theirs, decoding_only=alike) / _ms(ours, decoding_only=alike) for theirs, ours in pairs
-            )
+            ratios[other.name] = statistics.median(ms(theirs) / ms(ours) for theirs, ours in pairs)
         return ratios
 
     def _explained(self, contender: Contender, engine: Engine) -> dict[str, float | None]:
@@ -248,14 +236,6 @@ def _stages_ms(runs: list[list[Timed]]) -> dict[str, float]:
     }
 
 
-def _ms(batches: list[Timed], *, decoding_only: bool = False) -> float:
-    """Milliseconds per token of one repeat."""
-    if decoding_only:
-        return 1000 * sum(run.decode_seconds for run in batches) / max(1, sum(run.num_decoded for run in batches))
-    tokens = sum(len(row) for run in batches for row in run.generation.tokens)
-    return 1000 * sum(run.seconds for run in batches) / tokens
-
-
 def table(rows: list[Row]) -> Cells:
     return [COLUMNS, *(row.cells for row in rows)]
 
@@ -267,9 +247,7 @@ def check_before_loading(cfg: DictConfig) -> None:
     """
     if not OmegaConf.is_list(cfg.modes) or not cfg.modes or not set(cfg.modes) <= set(MODES):
         raise ValueError(f"modes is {cfg.modes!r}; allowed: a list of {', '.join(MODES)}, at least one")
-    temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
-    if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
-        raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
+    check_temperatures(cfg)
     check_kind("hugging_face", cfg.hugging_face, [bool])
     if "compiled" in cfg.modes and (reason := why_not(device_named(cfg.device))):
         raise ValueError(f"modes is {cfg.modes!r}, but {reason}; or set modes=[eager]")

@@ -39,9 +39,7 @@ def main(cfg: DictConfig) -> None:
 
 def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record | None]]:
     """Every drafter at every temperature, with its record unless it failed; drafters and target are built once."""
-    temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
-    if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
-        raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
+    check_temperatures(cfg)
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
     target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()})
@@ -64,6 +62,16 @@ def read_records(folder: Path) -> list[Record]:
     if not records:
         raise FileNotFoundError(f"records is {str(folder)!r}: no record.json there; give a folder that compare printed")
     return records
+
+
+def check_temperatures(cfg: DictConfig) -> None:
+    """
+    Raises:
+        ValueError: they are not a list of temperatures.
+    """
+    temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
+    if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
+        raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
 
 
 def at_temperature(cfg: DictConfig, temperature: float) -> DictConfig:

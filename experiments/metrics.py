@@ -27,8 +27,8 @@ def all_metrics(
     metrics |= _speed(runs[name], runs[YARDSTICK])
     metrics |= _prediction(metrics, tally, parts)
     if HUGGING_FACE in runs:
-        metrics["hf_generate_ms_per_token"] = statistics.median(map(_decode_ms, runs[HUGGING_FACE]))
-        metrics["hf_generate_end_to_end_ms_per_token"] = statistics.median(map(_end_to_end_ms, runs[HUGGING_FACE]))
+        metrics["hf_generate_ms_per_token"] = statistics.median(map(decode_ms, runs[HUGGING_FACE]))
+        metrics["hf_generate_end_to_end_ms_per_token"] = statistics.median(map(end_to_end_ms, runs[HUGGING_FACE]))
     num_tokens = sum(map(len, _tokens(runs[name][0])))
     for other, key in ((YARDSTICK, "tokens_equal_yardstick"), (HUGGING_FACE, "tokens_equal_hf")):
         if other in parted:
@@ -75,20 +75,20 @@ def _tokens(batches: list[Timed]) -> list[list[int]]:
     return [tokens for run in batches for tokens in run.generation.tokens]
 
 
-def _decode_ms(batches: list[Timed]) -> float:
+def decode_ms(batches: list[Timed]) -> float:
     """Milliseconds per decoded token, prompts' reading excluded."""
     return 1000 * sum(run.decode_seconds for run in batches) / max(1, sum(run.num_decoded for run in batches))
 
 
-def _end_to_end_ms(batches: list[Timed]) -> float:
+def end_to_end_ms(batches: list[Timed]) -> float:
     """Milliseconds per token, prompts' reading included."""
     return 1000 * sum(run.seconds for run in batches) / sum(len(tokens) for tokens in _tokens(batches))
 
 
 def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict[str, float]:
     """Ratios per repeat, because a machine that is slow in one repeat is slow for both; then their median."""
-    ratios = [_decode_ms(theirs) / _decode_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
-    end_to_end = [_end_to_end_ms(theirs) / _end_to_end_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
+    ratios = [decode_ms(theirs) / decode_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
+    end_to_end = [end_to_end_ms(theirs) / end_to_end_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
     latencies = [
         statistics.median(repeat[batch].seconds for repeat in own)
         for batch in range(len(own[0]))
@@ -100,9 +100,9 @@ def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict[str, fl
         "speedup/measured_low": min(ratios),
         "speedup/measured_high": max(ratios),
         "speedup/end_to_end": statistics.median(end_to_end),
-        "ms_per_token": statistics.median(_decode_ms(repeat) for repeat in own),
-        "yardstick_ms_per_token": statistics.median(_decode_ms(repeat) for repeat in yardstick),
-        "yardstick_end_to_end_ms_per_token": statistics.median(_end_to_end_ms(repeat) for repeat in yardstick),
+        "ms_per_token": statistics.median(decode_ms(repeat) for repeat in own),
+        "yardstick_ms_per_token": statistics.median(decode_ms(repeat) for repeat in yardstick),
+        "yardstick_end_to_end_ms_per_token": statistics.median(end_to_end_ms(repeat) for repeat in yardstick),
         "latency/p50": p50,
         "latency/p90": p90,
         "latency/p99": p99,

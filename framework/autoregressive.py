@@ -47,12 +47,10 @@ class Autoregressive:
         with stopwatch.stage("prefill"):
             sequences, finisher, logits = prefill(self.target, prompts, stopping, max_nodes=0)
             finisher.read(self._commit(logits, finisher, uniforms.next_round()), 0)
-            sequences.longest = finisher.longest
         while finisher.most_remaining:
             told = self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage)
             with stopwatch.stage("commit"):
                 finisher.read(told, 0)
-                sequences.longest = finisher.longest
         return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons)
 
     def _step(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage) -> Tensor:

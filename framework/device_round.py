@@ -113,5 +113,4 @@ class DeviceRound:
     def read(decoding: Decoding, told: Tensor) -> Readout:
         """Let the host know what a round did."""
         committed, num_nodes, active, offered, accepted, lost = decoding.finisher.read(told, 5)
-        decoding.sequences.longest = decoding.finisher.longest
         return Readout(num_nodes[0], active, offered, accepted, lost, committed)

@@ -63,11 +63,6 @@ class Finisher:
         self.remaining = torch.tensor(remaining, device=device)
         sequences.active = self.remaining > 0
 
-    @property
-    def longest(self) -> int:
-        """The largest length, as far as it was read."""
-        return max(self._lengths)
-
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
         return torch.isin(tokens, self._eos)
@@ -137,6 +132,7 @@ class Finisher:
                 drawn[row][0] -= excess
         still_open = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
         self.most_remaining = max(0 if reason else limit - length for limit, length, reason in still_open)
+        self._sequences.longest = max(self._lengths)
         return [[row[column] for row in drawn] for column in (0, *range(2, first))]
 
     def _note(self, row: int, block: list[int]) -> int:

@@ -45,7 +45,7 @@ def test_running_rows_keep_whole_blocks() -> None:
     assert row(sequences, 0) == [1, 4, 5, 6] and row(sequences, 1) == [2, 3, 7]
     assert finisher.new_tokens == [[4, 5, 6], [7]]
     assert finisher.finish_reasons == ["", ""]
-    assert sequences.lengths.tolist() == [4, 3] and finisher.longest == 4
+    assert sequences.lengths.tolist() == [4, 3] and sequences.longest == 4
     assert sequences.pending.tolist() == [6, 7]
     assert finisher.remaining.tolist() == [17, 19] and finisher.most_remaining == 19
     assert sequences.active.tolist() == [True, True]
@@ -135,7 +135,7 @@ def test_finished_rows_commit_nothing() -> None:
     assert row(sequences, 0) == before == [1, EOS]
     assert finisher.new_tokens == [[EOS], [4, 5, 6]]
     assert sequences.pending.tolist() == [EOS, 6]
-    assert finisher.longest == 4 and finisher.most_remaining == 17
+    assert sequences.longest == 4 and finisher.most_remaining == 17
 
 
 def test_sick_rows_raise_before_anything_is_handed_out() -> None:
