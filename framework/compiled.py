@@ -21,7 +21,7 @@ from framework.sequences import Sequences
 CPU_OPTIONS = {
     "freezing": True,
     "max_autotune": True,
-    "max_autotune_gemm_backends": "CPP",
+    "max_autotune_gemm_backends": "CPP,ATEN",
     "cpp_wrapper": True,
 }
 GPU_OPTIONS = {"triton.cudagraphs": True}
@@ -68,18 +68,30 @@ class Compiled:
         )
         # Weights count as constants only where `freezing` is set before tracing begins, not among torch.compile's
         # options. Those that oneDNN packs cannot be kept in the cache on disk; the compiler's own can.
-        with inductor.patch(self._options), _without_onednn():
+        with inductor.patch(self._options), _own_products():
             return self._programs[shape](*arguments)
 
 
 @contextmanager
-def _without_onednn() -> Iterator[None]:
+def _own_products() -> Iterator[None]:
+    """Let the compiler write every matrix product that it can; a library computes the rest."""
+    from torch._inductor.select_algorithm import add_preprocessing_fn, clear_preprocessing_fns  # takes seconds
+
     was = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags warns of GPUs that nobody asked for
+    add_preprocessing_fn(_written)
     try:
         yield
     finally:
+        clear_preprocessing_fns()
         torch._C._set_mkldnn_enabled(was)
+
+
+def _written(choices: list[Any]) -> list[Any]:
+    # To time all choices takes long, and on a busy machine gives another answer every time.
+    from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
+
+    return [choice for choice in choices if isinstance(choice, CppTemplateCaller)] or choices
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
