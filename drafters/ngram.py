@@ -1,17 +1,17 @@
 """An n-gram language model as drafter: counted, not trained.
 
-B rows, L context lengths (0 ... order - 1), T committed tokens of the longest row, V vocabulary.
+B rows, L context lengths (0 ... order - 1), V vocabulary.
 """
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from framework.draft import Draft, Law, Outcome, Shape
 from framework.growing_chain import GrowingChain
-from framework.ngram_tables import NGramTables, tokenised_documents
+from framework.ngram_tables import Continuations, GrowingCounts, NGramTables, tokenised_documents
 from framework.prompts.prompt_source import PromptSource
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -30,12 +30,13 @@ class NGram:
     (nltk.lm.WittenBellInterpolated; Witten and Bell, 1991). Where nothing is known the law is uniform. Temperature,
     top-k, top-p and min-p apply to it as they do to the target's law.
 
-    Nothing is kept between rounds: a row's own text is counted anew by comparing all of it with the context at
-    once, so there is nothing to roll back or to forget.
+    Counts of a row's own text grow with its committed tokens, so that there is nothing to roll back, and drafting takes
+    as long after a long text as after a short one.
     """
 
     law = Law.IID
     shape = Shape.CHAIN
+    on_host = True
     keep_drafting: Callable[[Tensor], Tensor] | None = None
 
     def __init__(
@@ -43,7 +44,7 @@ class NGram:
     ):
         """
         Args:
-            target: gives the tokenizer, the vocabulary and the device.
+            target: gives the tokenizer and the vocabulary.
             order: n; the law depends on the last n - 1 tokens.
             smoothing: longest_context, laplace or witten_bell.
             learn_from_context: also count each row's committed tokens, as one further document of that row alone.
@@ -63,12 +64,11 @@ class NGram:
             )
         self.smoothing = smoothing
         self.learn_from_context = learn_from_context
-        self.tables = NGramTables(
-            [] if corpus is None else tokenised_documents(corpus, target),
-            order=order,
-            vocabulary_size=target.vocabulary_size,
-            device=target.device,
-        )
+        self.order = order
+        self._vocabulary_size = target.vocabulary_size
+        documents = [] if corpus is None else tokenised_documents(corpus, target)
+        self._tables = NGramTables(documents, order=order, vocabulary_size=target.vocabulary_size)
+        self._texts: list[GrowingCounts] = []
 
     def num_uniforms(self, gamma: int) -> int:
         """One per drafted token."""
@@ -76,81 +76,90 @@ class NGram:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
+        self._texts = [GrowingCounts(self.order, self._vocabulary_size) for _ in sequences.texts]
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Draft a chain of at most gamma tokens; at temperature 0 the likeliest ones."""
+        # Which rows are worth it matters to a policy only, and would have to be asked of the device.
+        every_row = torch.ones(sequences.num_rows, dtype=torch.bool)
         chain = GrowingChain(
             gamma=gamma,
-            active=sequences.active,
+            active=sequences.active.cpu() if self.keep_drafting else every_row,
             sampling=self._sampling,
-            uniforms=uniforms,
+            uniforms=uniforms.cpu(),
             keep_drafting=self.keep_drafting,
         )
-        contexts = _Contexts(self.tables, sequences, self.learn_from_context)
-        while chain.add_law(self._smooth(contexts.counts(), sequences.lengths + chain.num_nodes)):
-            contexts.read(chain.last)
-        return chain.draft()
+        if self.learn_from_context:
+            for counted, text in zip(self._texts, sequences.texts, strict=True):
+                for token in text[len(counted.tokens) :]:
+                    counted.append(token)
+        contexts = [_Context(self._tables, text, self.order) for text in sequences.texts]
+        while chain.add_law(torch.from_numpy(np.stack(list(map(self._law, contexts, self._texts))))):
+            for context, token in zip(contexts, chain.last.tolist(), strict=True):
+                context.read(token)
+        return chain.draft().to(sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
 
-    def _smooth(self, counts: Tensor, lengths: Tensor) -> Tensor:
-        """The law of the next token: [B, V] float32 from counts [B, L, V] after texts of lengths [B]."""
-        if self.smoothing == "laplace":
-            full_context = lengths.clamp(max=self.tables.order - 1)
-            counts = counts[torch.arange(len(counts), device=counts.device), full_context].unsqueeze(1)
-        seen = counts.sum(2)
-        # Every smoothing adds so many imaginary counts to a context, shared out by the law of the next shorter one.
-        if self.smoothing == "laplace":
-            imaginary = torch.full_like(seen, counts.shape[2])
-        else:
-            imaginary = (seen == 0).float()
-            if self.smoothing == "witten_bell":
-                imaginary[:, 1:] += (counts[:, 1:] > 0).sum(2)
-        total = (seen + imaginary).unsqueeze(2).unbind(1)
-        law = counts.new_full((1, counts.shape[2]), 1 / counts.shape[2])
-        for level, share in enumerate(imaginary.unsqueeze(2).unbind(1)):
-            law = torch.addcmul(counts[:, level], share, law) / total[level]
+    def _law(self, context: "_Context", text: GrowingCounts) -> np.ndarray:
+        """[V] float32: the law of the next token."""
+        masses = []
+        weight = 1.0
+        lengths = [len(context.tokens)] if self.smoothing == "laplace" else range(len(context.tokens), -1, -1)
+        for length in lengths:
+            known = [self._tables.after(context.nodes[length])]
+            if self.learn_from_context:
+                known.append(text.after(context.last(length)))
+            found = [each for each in known if each is not None]
+            seen = sum(each.total for each in found)
+            # Every smoothing adds so many imaginary counts to a context, shared out by the law of the next shorter one.
+            imaginary = self._imaginary(length, seen, found)
+            masses += [(each.tokens, each.counts * (weight / (seen + imaginary))) for each in found]
+            weight *= imaginary / (seen + imaginary)
+            if not weight:
+                break
+        law = np.full(self._vocabulary_size, weight / self._vocabulary_size, np.float32)
+        for tokens, mass in masses:
+            law[tokens] += mass
         return law
 
+    def _imaginary(self, length: int, seen: int, found: list[Continuations]) -> int:
+        if self.smoothing == "laplace":
+            return self._vocabulary_size
+        if self.smoothing == "longest_context" or not length or not seen:
+            return int(not seen)
+        return _distinct(*(each.tokens for each in found)) if len(found) > 1 else len(found[0].counts)
 
-class _Contexts:
-    """The last 0 ... order - 1 tokens of every row, and how often each token followed them."""
 
-    def __init__(self, tables: NGramTables, sequences: Sequences, learn_from_context: bool):
+def _distinct(known: np.ndarray, also: np.ndarray) -> int:
+    """How many tokens there are in one array or the other; the first is sorted, and neither holds a token twice."""
+    places = np.minimum(known.searchsorted(also), len(known) - 1)
+    return len(known) + len(also) - int(np.count_nonzero(known[places] == also))
+
+
+class _Context:
+    """The last tokens of a row, at most order - 1, drafted ones among them, and where they are in the tables."""
+
+    def __init__(self, tables: NGramTables, text: list[int], order: int):
         """
         Args:
             tables: counts of the corpus.
-            sequences: their last tokens are the contexts.
-            learn_from_context: whether the rows' committed tokens are counted too.
+            text: the row's committed tokens.
+            order: L.
         """
-        device, nothing = sequences.tokens.device, tables.vocabulary_size
         self._tables = tables
-        self._nodes = tables.start(sequences.num_rows)
-        self._text: Tensor | None = None
-        if learn_from_context:
-            text = sequences.tokens[:, : sequences.longest]
-            committed = torch.arange(text.shape[1], device=device) < sequences.lengths.unsqueeze(1)
-            self._text = text.where(committed, nothing).unsqueeze(1)
-            # [B, L, T] bool: whether the l tokens before a place are the last l tokens read. No token is, everywhere.
-            self._matches = torch.zeros(len(text), tables.order, text.shape[1], dtype=torch.bool, device=device)
-            self._matches[:, 0] = True
-        positions = sequences.lengths.unsqueeze(1) - torch.arange(tables.order - 1, 0, -1, device=device)
-        recent = sequences.tokens.gather(1, positions.clamp(min=0)).where(positions >= 0, nothing)
-        for token in recent.unbind(1):
+        self._longest = order - 1
+        self.tokens: list[int] = []
+        self.nodes: list[int | None] = [0]  # of the last 0, 1, ... tokens
+        for token in text[-self._longest :] if self._longest else []:
             self.read(token)
 
-    def read(self, tokens: Tensor) -> None:
-        """Move on by one token a row; tokens [B] int64."""
-        self._nodes = self._tables.follow(self._nodes, tokens)
-        if self._text is not None:
-            same = self._text[:, :, :-1] == tokens[:, None, None]
-            longer = functional.pad(self._matches[:, :-1, :-1] & same, (1, 0))
-            self._matches = torch.cat([self._matches[:, :1], longer], 1)
+    def read(self, token: int) -> None:
+        """Move on by one token."""
+        self.nodes = [0, *(self._tables.follow(node, token) for node in self.nodes[: self._longest])]
+        self.tokens = [*self.tokens, token][-self._longest :] if self._longest else []
 
-    def counts(self) -> Tensor:
-        """[B, L, V] float32."""
-        counts = self._tables.counts(self._nodes)
-        if self._text is not None:
-            counts.scatter_add_(2, self._text.expand_as(self._matches), self._matches.float())
-        return counts[..., :-1]
+    def last(self, number: int) -> tuple[int, ...]:
+        """The last tokens, so many of those there are."""
+        return tuple(self.tokens[len(self.tokens) - number :])

@@ -64,19 +64,16 @@ class PromptLookup:
             return Draft.empty(sequences.num_rows, device)  # the target's pass need not read nodes that are not there
         tokens = torch.tensor([copied + [0] * (depth - len(copied)) for copied in found])
         valid = torch.arange(depth) < torch.tensor([len(copied) for copied in found]).unsqueeze(1)
-        return Draft.chain(tokens.to(device), self.law, valid=valid.to(device))
+        return Draft.chain(tokens, self.law, valid=valid).to(device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
 
     def _catch_up(self, sequences: Sequences) -> None:
-        """Take in what was committed since the last look, with one wait for the device."""
-        start = min(len(text.tokens) for text in self._texts)
-        unread = sequences.tokens[:, start : sequences.longest]
-        rows = torch.cat([sequences.lengths.unsqueeze(1), unread], 1).tolist()
-        for text, (length, *tokens) in zip(self._texts, rows, strict=True):
-            for token in tokens[len(text.tokens) - start : length - start]:
-                text.append(token)
+        """Take in what was committed since the last look."""
+        for indexed, text in zip(self._texts, sequences.texts, strict=True):
+            for token in text[len(indexed.tokens) :]:
+                indexed.append(token)
 
 
 class _IndexedText:

@@ -23,7 +23,7 @@ from experiments.hugging_face import HuggingFaceGenerate
 from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
 from experiments.metrics import YARDSTICK, Runs, all_metrics, decode_ms, end_to_end_ms
-from experiments.provenance import provenance
+from experiments.provenance import peak_memory_mb, provenance
 from experiments.timing import Alone, Decoder, Parts, Timed, time_parts, timed
 from framework.autoregressive import Autoregressive
 from framework.cached_lm import CachedLM
@@ -151,7 +151,8 @@ class Contest:
         """Warm up, time interleaved, time the parts; the figures of each."""
         batches = self._plan.batches()
         for contender in self.contenders:
-            with status(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generation"):
+            doing = f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generations"
+            with status(doing, minutes=True):
                 for batch in batches:
                     first, again = (self._timed(contender, batch) for _ in range(2))
                     if contender.mode == "compiled":
@@ -161,13 +162,14 @@ class Contest:
             order = self.contenders[repeat:] + self.contenders[:repeat]
             for contender in self.contenders:
                 contender.runs.append([])
-            for batch in batches:
-                for contender in order if repeat % 2 == 0 else reversed(order):
-                    with status(f"T={self._sampling.temperature:g} {contender.name}, repeat {repeat + 1}"):
+            doing = f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}"
+            with status(doing, minutes=True):
+                for batch in batches:
+                    for contender in order if repeat % 2 == 0 else reversed(order):
                         contender.runs[-1].append(self._timed(contender, batch))
-            for contender in self.contenders:
-                if isinstance(contender.decoder, Engine):
-                    with status(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: parts"):
+            with status(f"{doing}: the parts of a round", minutes=True):
+                for contender in self.contenders:
+                    if isinstance(contender.decoder, Engine):
                         contender.parts.append(self._parts(contender, contender.decoder))
         return [self._row(contender) for contender in self.contenders]
 
@@ -267,7 +269,10 @@ def main(cfg: DictConfig) -> None:
             rows += Contest(field_of, target, sampling, plan).run()
             torch._dynamo.reset()  # programs of this temperature are not needed again
         folder = Path(HydraConfig.get().runtime.output_dir)
-        about = provenance(target.device) | {"seconds": time.perf_counter() - started}
+        about = provenance(target.device) | {
+            "seconds": time.perf_counter() - started,
+            "peak_memory_mb": peak_memory_mb(target.device),
+        }
         write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
         console = Console(width=None if sys.stdout.isatty() else 170)
         console.print(shown(table(rows), title="ms per token, and how many times faster than others it is"))

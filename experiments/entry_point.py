@@ -9,9 +9,15 @@ from rich.console import Console
 from rich.status import Status
 
 
-def status(doing: str) -> Status:
-    """A turning wheel beside what takes seconds: `with status("building ngram"):`; silent without a terminal."""
-    return Console(stderr=True).status(doing)
+def status(doing: str, *, minutes: bool = False) -> Status:
+    """A turning wheel beside what takes seconds: `with status("building ngram"):`.
+
+    Without a terminal it is silent, but for a line about what takes minutes.
+    """
+    console = Console(stderr=True)
+    if minutes and not console.is_terminal:
+        console.print(doing, highlight=False, soft_wrap=True)
+    return console.status(doing)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
-from experiments.provenance import provenance
+from experiments.provenance import peak_memory_mb, provenance
 from experiments.records import Record
 from experiments.timing import Alone, Decoder, Parts, time_parts, timed
 from framework.autoregressive import Autoregressive
@@ -117,6 +117,7 @@ def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, pla
             for subject in bench.alive:
                 with bench.ends_only(subject):
                     record = bench.record(subject) | origin
+                    record["metrics"]["peak_memory_mb"] = peak_memory_mb(target.device)
                     subject.tracker.finish(record | {"measuring_seconds": time.perf_counter() - start})
                     subject.record = record
         except BaseException as error:  # an interrupt, or the yardstick itself: every point says what ended it

@@ -25,6 +25,7 @@ def all_metrics(
     """Every metric of the point `name`: alpha and tau, speed, prediction, and equality where `parted` tells of it."""
     metrics: dict[str, Any] = tally.metrics()
     metrics |= _speed(runs[name], runs[YARDSTICK])
+    metrics["occupancy"] = occupancy(runs[name][0]) / occupancy(runs[YARDSTICK][0])
     metrics |= _prediction(metrics, tally, parts)
     if HUGGING_FACE in runs:
         metrics["hf_generate_ms_per_token"] = statistics.median(map(decode_ms, runs[HUGGING_FACE]))
@@ -85,6 +86,12 @@ def end_to_end_ms(batches: list[Timed]) -> float:
     return 1000 * sum(run.seconds for run in batches) / sum(len(tokens) for tokens in _tokens(batches))
 
 
+def occupancy(batches: list[Timed]) -> float:
+    """Share of the target passes' rows that were still decoding; 1 where nobody waits for a slower row."""
+    busy = sum(run.num_decoded if run.generation.tally is None else run.generation.tally.num_rounds for run in batches)
+    return busy / max(1, sum(run.num_places for run in batches)) or 1.0
+
+
 def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict[str, float]:
     """Ratios per repeat, because a machine that is slow in one repeat is slow for both; then their median."""
     ratios = [decode_ms(theirs) / decode_ms(ours) for ours, theirs in zip(own, yardstick, strict=True)]
@@ -129,7 +136,8 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
     if eq1 is not None:
         prediction["speedup/theorem"] = theory.attainable_speedup(eq1, prediction["d"], 1)
         prediction["operations"] = (gamma * parts.operations + num_nodes + 1) / eq1
-    prediction["speedup/attainable"] = theory.attainable_speedup(tau, prediction["d"], prediction["v"])
+    filled = tau * metrics["occupancy"]
+    prediction["speedup/attainable"] = theory.attainable_speedup(filled, prediction["d"], prediction["v"])
     prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
     prediction["overhead"] = 1 - prediction["efficiency"]
     return prediction

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 from importlib import metadata
@@ -26,6 +27,13 @@ def provenance(device: torch.device) -> dict[str, Any]:
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         },
     }
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """The most memory there was in use so far: tensors on a GPU; on a CPU the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _module() -> str:

@@ -55,6 +55,13 @@ class Timed:
         """Tokens that decode_seconds bought: the first of every row came with reading the prompt."""
         return sum(len(tokens) - 1 for tokens in self.generation.tokens)
 
+    @property
+    def num_places(self) -> int:
+        """Rows that the target's passes after the prompts' held, those of rows that were finished included."""
+        tally, tokens = self.generation.tally, self.generation.tokens
+        num_passes = max(map(len, tokens)) - 1 if tally is None else int(tally.passes.sum())
+        return len(tokens) * num_passes
+
 
 def timed(
     decoder: Decoder, prompts: list[list[int]], stopping: Stopping, seeds: list[int], device: torch.device

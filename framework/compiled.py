@@ -9,10 +9,11 @@ from torch import Tensor
 from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
+from torch.fx import GraphModule
 
 from framework.device_round import Decoding, DeviceRound
 from framework.draft import Draft
-from framework.drafter import Drafter
+from framework.drafter import Drafter, drafts_on_host
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.sequences import Sequences
 
@@ -25,7 +26,6 @@ CPU_OPTIONS = {
     "cpp_wrapper": True,
 }
 GPU_OPTIONS = {"triton.cudagraphs": True}
-BACKEND = "inductor"
 MOST_NUMBERS = 64  # programs of one shape, which differ in a number that is not in a tensor
 
 
@@ -45,7 +45,7 @@ class Compiled:
 
     def __init__(self, run: Callable[..., Any], device: torch.device):
         self._run = run
-        self._options = CPU_OPTIONS if device.type == "cpu" else GPU_OPTIONS
+        self._backend = BACKENDS[device.type]
         self._programs: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
@@ -53,35 +53,44 @@ class Compiled:
 
         Args:
             shape: the shapes of all tensors, or what they follow from.
-            arguments: tensors, and objects that hold them; whatever numbers it finds in them are looked at again.
+            arguments: tensors, and objects that hold them; whatever numbers it finds in them are looked at again, and
+                where one has changed another program is made.
         """
-        if shape in self._programs:
-            return self._programs[shape](*arguments)
-        self._programs[shape] = torch.compile(  # type: ignore[call-overload]
-            self._run,
-            fullgraph=True,
-            dynamic=False,
-            isolate_recompiles=True,
-            recompile_limit=MOST_NUMBERS,
-            backend=BACKEND,
-            options={"guard_filter_fn": _numbers_only},
-        )
-        # Weights count as constants only where `freezing` is set before tracing begins, not among torch.compile's
-        # options. Those that oneDNN packs cannot be kept in the cache on disk; the compiler's own can.
-        with inductor.patch(self._options), _own_products():
+        if shape not in self._programs:
+            self._programs[shape] = torch.compile(  # type: ignore[call-overload]
+                self._run,
+                fullgraph=True,
+                dynamic=False,
+                isolate_recompiles=True,
+                recompile_limit=MOST_NUMBERS,
+                backend=self._backend,
+                options={"guard_filter_fn": _numbers_only},
+            )
+        with _constant_weights():
             return self._programs[shape](*arguments)
 
 
 @contextmanager
-def _own_products() -> Iterator[None]:
-    """Let the compiler write every matrix product that it can; a library computes the rest."""
-    from torch._inductor.select_algorithm import add_preprocessing_fn, clear_preprocessing_fns  # takes seconds
+def _constant_weights() -> Iterator[None]:
+    # Weights are constants only where tracing begins with this set; among a backend's options it comes too late.
+    was, inductor.freezing = inductor.freezing, True
+    try:
+        yield
+    finally:
+        inductor.freezing = was
 
+
+def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
+    """Let the compiler write every matrix product that it can; a library computes the rest."""
+    from torch._inductor.compile_fx import compile_fx  # takes seconds
+    from torch._inductor.select_algorithm import add_preprocessing_fn, clear_preprocessing_fns
+
+    # What oneDNN packs cannot be kept in the cache on disk; what the compiler packs can.
     was = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags warns of GPUs that nobody asked for
     add_preprocessing_fn(_written)
     try:
-        yield
+        return compile_fx(graph, examples, config_patches=CPU_OPTIONS)
     finally:
         clear_preprocessing_fns()
         torch._C._set_mkldnn_enabled(was)
@@ -89,9 +98,18 @@ def _own_products() -> Iterator[None]:
 
 def _written(choices: list[Any]) -> list[Any]:
     # To time all choices takes long, and on a busy machine gives another answer every time.
-    from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
+    from torch._inductor.select_algorithm import ExternKernelCaller
 
-    return [choice for choice in choices if isinstance(choice, CppTemplateCaller)] or choices
+    return [choice for choice in choices if not isinstance(choice, ExternKernelCaller)] or choices
+
+
+def _on_gpu(graph: GraphModule, examples: list[Tensor]) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(graph, examples, config_patches=GPU_OPTIONS)
+
+
+BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
@@ -135,7 +153,7 @@ class CompiledRound:
 
 def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
     """Whether the host has its say about drafts: it finds them itself, or ends them while they grow."""
-    return gamma_policy.keep_drafting is not None or getattr(drafter, "on_host", False)
+    return gamma_policy.keep_drafting is not None or drafts_on_host(drafter)
 
 
 @contextmanager

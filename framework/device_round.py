@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.draft import Draft, Outcome, Readout, TargetRows
-from framework.drafter import Drafter
+from framework.drafter import Drafter, drafts_on_host
 from framework.sampling import Sampling, draw
 from framework.sequences import Sequences
 from framework.stopping import Finisher
@@ -45,6 +45,8 @@ class DeviceRound:
         if not gamma:
             return Draft.empty(decoding.sequences.num_rows, self.target.device)
         used = self.drafter.num_uniforms(gamma)
+        if drafts_on_host(self.drafter):
+            uniforms = decoding.uniforms.of_this_round_on_host()
         return self.drafter.propose(decoding.sequences, gamma, uniforms[:, 2 : 2 + used])
 
     def judge(

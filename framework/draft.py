@@ -117,13 +117,20 @@ class Draft:
 
     def rows(self, index: Tensor) -> "Draft":
         """The same draft of some rows; index is [R] int64 or [B] bool."""
+        return self._with_all(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device) -> "Draft":
+        """The same draft on another device."""
+        return self._with_all(lambda tensor: tensor.to(device))
+
+    def _with_all(self, change: Callable[[Tensor], Tensor]) -> "Draft":
         return replace(
             self,
-            tokens=self.tokens[index],
-            parent=self.parent[index],
-            valid=self.valid[index],
-            probs=None if self.probs is None else self.probs[index],
-            support=None if self.support is None else self.support[index],
+            tokens=change(self.tokens),
+            parent=change(self.parent),
+            valid=change(self.valid),
+            probs=None if self.probs is None else change(self.probs),
+            support=None if self.support is None else change(self.support),
         )
 
     def offered(self, valid: Tensor) -> "Draft":
@@ -195,9 +202,17 @@ class TargetRows:
         """[B, N + 1, V] p after pending and after every node."""
         return self.sampling.probs(self.logits)
 
+    @property
+    def _in_full(self) -> bool:
+        """Whether a rule has asked for all laws: then what else it asks for agrees with them to the last bit."""
+        return "all_probs" in self.__dict__
+
     def probs(self, rows: Tensor) -> Tensor:
         """[B, V] p of one row per sequence; rows [B] int64."""
-        return self.all_probs[torch.arange(len(rows), device=rows.device), rows]
+        index = (torch.arange(len(rows), device=rows.device), rows)
+        if self._in_full:
+            return self.all_probs[index]
+        return self.sampling.probs(self.logits[index])
 
     def prob_of(self, tokens: Tensor, parent: Tensor | None = None) -> Tensor:
         """[B, N] p of each node's token given its parent, or given another one.
@@ -206,9 +221,11 @@ class TargetRows:
             tokens: [B, N] int64.
             parent: [B, N] int64; None is the draft's.
         """
-        rows = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
         # A parent of -1 is pending, which is row 0: rows count from there.
-        return self.all_probs[rows, (self.draft.parent if parent is None else parent) + 1, tokens]
+        rows = (self.draft.parent if parent is None else parent) + 1
+        if self._in_full:
+            return self.all_probs[torch.arange(len(tokens), device=tokens.device).unsqueeze(1), rows, tokens]
+        return self.sampling.prob_of(self.logits, rows, tokens)
 
     def once(self, compute: Callable[["TargetRows", Draft], T], draft: Draft) -> T:
         """compute(self, draft) for the first who asks, and the same for who asks again: a rule's laws share much."""

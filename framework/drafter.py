@@ -75,7 +75,15 @@ class StepwiseDrafter(Drafter, Protocol):
 
 
 class HostDrafter(Drafter, Protocol):
-    """Optional: a drafter that finds its drafts in the host's memory, so that `propose` stays outside programs."""
+    """Optional: a drafter that finds its drafts in the host's memory, so that `propose` stays outside programs.
+
+    `propose` gets its uniforms on the host; `sequences.texts` hold what was committed, without asking the device.
+    """
 
     on_host: bool
     """True."""
+
+
+def drafts_on_host(drafter: Drafter) -> bool:
+    """Whether it is a HostDrafter."""
+    return getattr(drafter, "on_host", False)

@@ -1,12 +1,12 @@
-"""N-gram counts of a corpus, compiled to flat tensors that are read without any Python per entry.
+"""N-gram counts: of a corpus in flat arrays, and of a text that grows in a dictionary.
 
-B rows, L context lengths (0 ... order - 1), V vocabulary.
+L context lengths (0 ... order - 1), V vocabulary.
 """
 
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
+
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from framework.prompts.prompt_source import PromptSource
 from framework.target import Target
@@ -40,27 +40,30 @@ def tokenised_documents(corpus: PromptSource, target: Target) -> list[np.ndarray
     return documents
 
 
+class Continuations(NamedTuple):
+    """What followed a context."""
+
+    tokens: Any  # [M] int64, each at most once; or slice(None), all there are
+    counts: np.ndarray  # [M], or [V] for all tokens: how often each of them did
+    total: int  # their sum
+
+
 class NGramTables:
-    """Every n-gram up to an order with its count: a trie in breadth-first order, held in three flat tensors.
+    """Every n-gram of a corpus up to an order with its count: a trie in breadth-first order, held in three flat arrays.
 
     A node is a context; an edge is a token that followed it, with its count. Edges are sorted by (node, token) and
-    nodes are numbered as their edges are, so that edge i leads to node i + 1: one search in one sorted tensor both
+    nodes are numbered as their edges are, so that edge i leads to node i + 1: one search in one sorted array both
     finds a longer context and bounds what followed it.
-
-    The id V means "no token": it follows nothing and nothing follows it.
     """
 
-    def __init__(self, documents: list[np.ndarray], *, order: int, vocabulary_size: int, device: torch.device):
+    def __init__(self, documents: list[np.ndarray], *, order: int, vocabulary_size: int):
         """
         Args:
             documents: int64 token ids, each in [0, V); n-grams do not cross from one document into the next.
             order: longest n-gram counted; contexts have 0 ... order - 1 tokens.
             vocabulary_size: V.
-            device: where the tables live.
         """
-        self.order = order
-        self.vocabulary_size = vocabulary_size
-        stride = vocabulary_size + 1
+        self._vocabulary_size = vocabulary_size
         tokens = np.concatenate([np.empty(0, dtype=np.int64), *documents])
         sizes = np.array([len(ids) for ids in documents], dtype=np.int64)
         ends = np.repeat(sizes.cumsum(), sizes)
@@ -74,7 +77,7 @@ class NGramTables:
             followed = starts + length < ends[starts]
             starts, nodes = starts[followed], nodes[followed]
             level, rank, count = np.unique(
-                nodes * stride + tokens[starts + length], return_inverse=True, return_counts=True
+                nodes * vocabulary_size + tokens[starts + length], return_inverse=True, return_counts=True
             )
             keys.append(level)
             counts.append(count)
@@ -82,33 +85,62 @@ class NGramTables:
             num_contexts = num_nodes
             num_nodes += len(level)
 
-        all_keys = np.concatenate(keys)
-        first_edge = np.searchsorted(all_keys, np.arange(num_contexts + 1) * stride)
-        widest = int(np.diff(first_edge).max())
-        # Windows may reach beyond the last edge: pad with keys that no node owns.
-        padding = np.full(widest + 1, np.iinfo(np.int64).max)
-        self._keys = torch.from_numpy(np.concatenate([all_keys, padding])).to(device)
-        self._counts = torch.from_numpy(np.concatenate([*counts, 0 * padding]).astype(np.float32)).to(device)
-        self._first_edge = torch.from_numpy(first_edge).to(device)
-        self._window = torch.arange(widest, device=device)
-        self._unknown = num_contexts  # the node of every context that was never seen: it has no edges
-        self._start = torch.tensor([0] + [self._unknown] * (order - 1), device=device)
+        self._keys = np.concatenate(keys)
+        self._counts = np.concatenate(counts)
+        self._first_edge = np.searchsorted(self._keys, np.arange(num_contexts + 1) * vocabulary_size)
+        # Behind the contexts: one that was never seen, and those of `order` tokens. Nothing is known to follow them.
+        self._num_contexts = num_contexts
+        self._of_all = Continuations(slice(None), np.bincount(tokens, minlength=vocabulary_size), len(tokens))
 
-    def start(self, num_rows: int) -> Tensor:
-        """[B, L] int64 nodes of every context length where no token was read yet: only the empty context is known."""
-        return self._start.expand(num_rows, -1)
+    def follow(self, node: int | None, token: int) -> int | None:
+        """The context that a token makes of another one; None is a context that was never seen."""
+        if node is None or node >= self._num_contexts:
+            return None
+        key = node * self._vocabulary_size + token
+        edge = int(self._keys.searchsorted(key))
+        return edge + 1 if edge < len(self._keys) and self._keys[edge] == key else None
 
-    def follow(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        """Nodes [B, L] int64 after reading one more token a row; tokens [B] int64 in [0, V]."""
-        wanted = nodes[:, :-1] * (self.vocabulary_size + 1) + tokens.unsqueeze(1)
-        edges = torch.searchsorted(self._keys, wanted)
-        longer = torch.where(self._keys.take(edges) == wanted, edges + 1, self._unknown)
-        return functional.pad(longer, (1, 0))  # the empty context is node 0
+    def after(self, node: int | None) -> Continuations | None:
+        """What followed a context; None where nothing did."""
+        if node == 0:
+            return self._of_all
+        if node is None or node >= self._num_contexts:
+            return None
+        edges = slice(self._first_edge[node], self._first_edge[node + 1])
+        counts = self._counts[edges]
+        if not len(counts):  # documents end with it
+            return None
+        return Continuations(self._keys[edges] - node * self._vocabulary_size, counts, int(counts.sum()))
 
-    def counts(self, nodes: Tensor) -> Tensor:
-        """[B, L, V + 1] float32: how often each token followed each context; column V means nothing."""
-        edges = self._first_edge.take(nodes).unsqueeze(2) + self._window
-        # An edge of a later node is told by a token beyond the vocabulary.
-        tokens = self._keys.take(edges) - (nodes * (self.vocabulary_size + 1)).unsqueeze(2)
-        counts = torch.zeros(*nodes.shape, self.vocabulary_size + 1, device=nodes.device)
-        return counts.scatter_(2, tokens.clamp_(max=self.vocabulary_size), self._counts.take(edges))
+
+class GrowingCounts:
+    """Every n-gram of one text up to an order with its count. Taking in a token costs the same however long it is."""
+
+    def __init__(self, order: int, vocabulary_size: int):
+        """
+        Args:
+            order: longest n-gram counted.
+            vocabulary_size: V.
+        """
+        self.tokens: list[int] = []
+        self._longest_context = order - 1
+        self._of_all = np.zeros(vocabulary_size, dtype=np.int64)
+        self._after: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+
+    def append(self, token: int) -> None:
+        """Take in one token: count it after every context that it now follows."""
+        context = self.tokens[-self._longest_context :] if self._longest_context else []
+        for start in range(len(context)):
+            self._after[tuple(context[start:])][token] += 1
+        self._of_all[token] += 1
+        self.tokens.append(token)
+
+    def after(self, context: tuple[int, ...]) -> Continuations | None:
+        """What followed a context; None where nothing did."""
+        if not context:
+            return Continuations(slice(None), self._of_all, len(self.tokens))
+        counts = self._after.get(context)
+        if counts is None:
+            return None
+        tokens, times = (np.fromiter(each, np.int64, len(counts)) for each in (counts.keys(), counts.values()))
+        return Continuations(tokens, times, int(times.sum()))

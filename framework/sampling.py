@@ -3,10 +3,13 @@
 B rows, V vocabulary, S support; `...` stands for any leading axes.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+ENTRIES_AT_ONCE = 2**22  # of logits that are copied while laws are looked up: 16 MB
 
 
 @dataclass(frozen=True)
@@ -56,30 +59,75 @@ class Sampling:
             [..., V] float32 (float64 for float64 logits), each row summing to 1; NaN throughout a row whose logits
             hold NaN or forbid every token.
         """
-        logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
-            one_hot = torch.zeros_like(logits).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
+            one_hot = torch.zeros_like(_floating(logits)).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
             # An argmax hides NaN, and finds a token where all are forbidden; a law built on it must not.
             return one_hot + torch.where(logits.amax(-1, keepdim=True).isfinite(), 0.0, torch.nan)
-        logits = logits / float(self.temperature)
-        if 0 < self.top_k < logits.shape[-1]:
-            kth = logits.topk(int(self.top_k), dim=-1).values[..., -1:]
-            logits = logits.masked_fill(logits < kth, -torch.inf)
-        probs = logits.softmax(-1)
+        return self._kept(_floating(logits) / float(self.temperature)).softmax(-1)
+
+    def prob_of(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        """The probabilities of single tokens; among 128k, far less than all laws in full.
+
+        Args:
+            logits: [B, R, V] as for `probs`.
+            rows: [B, N] int64 in [0, R): which law each token is looked up in.
+            tokens: [B, N] int64.
+
+        Returns:
+            [B, N] of the dtype of `probs`: its entries.
+        """
+        batch = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+        step = max(1, ENTRIES_AT_ONCE // logits[:, 0].numel())
+        found = torch.empty(tokens.shape, device=tokens.device)
+        for start, piece in zip(range(0, logits.shape[1], step), logits.split(step, dim=1), strict=True):
+            here = self.probs(piece)[batch, (rows - start).clamp(0, piece.shape[1] - 1), tokens]
+            found = torch.where(rows < start, found.to(here.dtype), here)
+        return found
+
+    def _kept(self, scaled: Tensor) -> Tensor:
+        """[..., V] scaled logits with -inf for what top-k, top-p and min-p drop."""
+        if 0 < self.top_k < scaled.shape[-1]:
+            kth = scaled.topk(int(self.top_k), dim=-1).values[..., -1:]
+            scaled = scaled.masked_fill(scaled < kth, -torch.inf)
         if self.top_p < 1:
-            ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-            mass_before = ordered.cumsum(-1) - ordered
-            dropped = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order, mass_before >= self.top_p)
-            probs = probs.masked_fill(dropped, 0.0)
+            scaled = scaled.masked_fill(~_in_nucleus(scaled.softmax(-1), self.top_p), -torch.inf)
         if self.min_p > 0:
-            probs = probs.masked_fill(probs < self.min_p * probs.amax(-1, keepdim=True), 0.0)
-        if self.top_p < 1 or self.min_p > 0:
-            probs = probs / probs.sum(-1, keepdim=True)
-        return probs
+            least = scaled.amax(-1, keepdim=True) + math.log(self.min_p)
+            scaled = scaled.masked_fill(scaled < least, -torch.inf)
+        return scaled
 
     def sample(self, logits: Tensor, uniforms: Tensor) -> Tensor:
         """Draw from the law of `logits` [..., V] with `uniforms` [...]: [...] int64."""
         return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms)
+
+
+def _floating(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _in_nucleus(probs: Tensor, mass: float) -> Tensor:
+    """[..., V] bool: the likeliest entries, up to the one with which they sum to `mass`; the smallest ids on ties."""
+    bound = _least_of_mass(probs, mass)
+    above, tied = probs > bound, probs == bound
+    mass_above = torch.where(above, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64)
+    mass_before = mass_above + (tied.cumsum(-1) - 1) * bound.double()
+    return above | (tied & (mass_before < mass))
+
+
+def _least_of_mass(probs: Tensor, mass: float) -> Tensor:
+    """[..., 1]: the largest bound such that the entries of probs [..., V] at or above it sum to at least `mass`.
+
+    Found bit by bit, in the order of its bits, which is that of numbers that are not negative: sorting 128k entries
+    takes longer.
+    """
+    kind, num_bits = (torch.int64, 62) if probs.dtype == torch.float64 else (torch.int32, 30)
+    bits = probs.view(kind)
+    bound = torch.zeros_like(bits[..., :1])
+    for bit in reversed(range(num_bits)):
+        higher = bound | (1 << bit)
+        enough = torch.where(bits >= higher, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64) >= mass
+        bound = torch.where(enough, higher, bound)
+    return bound.view(probs.dtype)
 
 
 def argmax(values: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ class Sequences:
         active: [B] bool: rows still decoding.
         prompt_lengths: [B] int64.
         longest: the largest of the lengths, known to the host so that no pass has to ask the device.
+        texts: per row its committed tokens, as far as the host has read them: between rounds, all of them.
         source: [B, S] int64 encoder input, or None.
         source_mask: [B, S] bool, or None.
     """
@@ -25,6 +26,7 @@ class Sequences:
     active: Tensor
     prompt_lengths: Tensor
     longest: int
+    texts: list[list[int]]
     source: Tensor | None = None
     source_mask: Tensor | None = None
 
@@ -41,6 +43,7 @@ class Sequences:
             active=torch.ones(len(prompts), dtype=torch.bool, device=device),
             prompt_lengths=lengths.to(device),
             longest=int(lengths.max()),
+            texts=[list(prompt) for prompt in prompts],
         )
 
     @property
@@ -53,7 +56,7 @@ class Sequences:
         return self.tokens.gather(1, self.lengths.unsqueeze(1) - 1).squeeze(1)
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
-        """Commit the first counts[b] of tokens[b] to every row; `longest` is the caller's to set, once the host knows.
+        """Commit the first counts[b] of tokens[b] to every row on the device; the rest is for whoever reads them there.
 
         Args:
             tokens: [B, M] int64.
@@ -65,6 +68,8 @@ class Sequences:
         self.lengths = self.lengths + counts
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
-        """The same, and ask the device for the longest row."""
+        """The same, and let the host know."""
         self.append(tokens, counts)
-        self.longest = int(self.lengths.max())
+        for text, new, count in zip(self.texts, tokens.tolist(), counts.tolist(), strict=True):
+            text += new[:count]
+        self.longest = max(map(len, self.texts))

@@ -41,7 +41,6 @@ class Finisher:
     The device commits on its own, and the host reads afterwards what it did: the one wait of a round.
 
     Attributes:
-        new_tokens: per row, what was committed beyond the prompt, as far as it was read.
         finish_reasons: per row: eos, stop_string, length or context; "" while it is running.
         most_remaining: tokens the row with the most room may still commit; 0 when all rows are finished.
         remaining: [B] int64 tokens each row may still commit; 0 for finished rows.
@@ -52,16 +51,20 @@ class Finisher:
         self._sequences = sequences
         self._stopping = stopping
         self._eos = torch.tensor(stopping.eos_ids, dtype=torch.int64, device=device)
-        self._lengths: list[int] = sequences.lengths.tolist()
-        budgets = [length + stopping.max_new_tokens for length in self._lengths]
+        self._prompt_lengths = [len(text) for text in sequences.texts]
+        budgets = [length + stopping.max_new_tokens for length in self._prompt_lengths]
         self._limits = [min(budget, context) for budget in budgets]
         self._limit_reasons = ["length" if budget <= context else "context" for budget in budgets]
-        self.new_tokens: list[list[int]] = [[] for _ in self._lengths]
-        self.finish_reasons = [""] * len(self._lengths)
-        remaining = [limit - length for limit, length in zip(self._limits, self._lengths, strict=True)]
+        self.finish_reasons = [""] * len(sequences.texts)
+        remaining = [limit - length for limit, length in zip(self._limits, self._prompt_lengths, strict=True)]
         self.most_remaining = max(remaining)
         self.remaining = torch.tensor(remaining, device=device)
         sequences.active = self.remaining > 0
+
+    @property
+    def new_tokens(self) -> list[list[int]]:
+        """Per row, what was committed beyond the prompt, as far as it was read."""
+        return [text[length:] for text, length in zip(self._sequences.texts, self._prompt_lengths, strict=True)]
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
@@ -130,23 +133,23 @@ class Finisher:
             if self.finish_reasons[row] == "stop_string":
                 self._take_back(row, excess)
                 drawn[row][0] -= excess
-        still_open = zip(self._limits, self._lengths, self.finish_reasons, strict=True)
-        self.most_remaining = max(0 if reason else limit - length for limit, length, reason in still_open)
-        self._sequences.longest = max(self._lengths)
+        texts = self._sequences.texts
+        still_open = zip(self._limits, texts, self.finish_reasons, strict=True)
+        self.most_remaining = max(0 if reason else limit - len(text) for limit, text, reason in still_open)
+        self._sequences.longest = max(map(len, texts))
         return [[row[column] for row in drawn] for column in (0, *range(2, first))]
 
     def _note(self, row: int, block: list[int]) -> int:
         """Take in what a row committed, and why it ends, if it does; returns how much was committed behind that."""
-        before = self._lengths[row]
+        text = self._sequences.texts[row]
         for count, token in enumerate(block, start=1):
-            self.new_tokens[row].append(token)
-            self._lengths[row] = before + count
+            text.append(token)
             if token in self._stopping.eos_ids:
                 self.finish_reasons[row] = "eos"
-            elif self._completes_stop_string(self.new_tokens[row]):
+            elif self._completes_stop_string(text[self._prompt_lengths[row] :]):
                 self.finish_reasons[row] = "stop_string"
                 return len(block) - count
-            elif self._lengths[row] == self._limits[row]:
+            elif len(text) == self._limits[row]:
                 self.finish_reasons[row] = self._limit_reasons[row]
         return 0
 

@@ -20,13 +20,18 @@ class Uniforms:
         self._generators = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
         self._width = width
         self._device = device
-        self._block = torch.empty(0)
+        self._block = self._host_block = torch.empty(0)
         self._used = ROUNDS_PER_BLOCK
 
     def next_round(self) -> Tensor:
         """[B, width] float64 in [0, 1), fresh in every round."""
         if self._used == ROUNDS_PER_BLOCK:
             block = np.stack([g.random((ROUNDS_PER_BLOCK, self._width)) for g in self._generators], axis=1)
-            self._block, self._used = torch.from_numpy(block).to(self._device), 0
+            self._host_block = torch.from_numpy(block)
+            self._block, self._used = self._host_block.to(self._device), 0
         self._used += 1
         return self._block[self._used - 1]
+
+    def of_this_round_on_host(self) -> Tensor:
+        """The same numbers as `next_round` gave last, for whoever draws on the host."""
+        return self._host_block[self._used - 1]

@@ -41,7 +41,7 @@ def rows():
         hugging_face=False,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "BACKEND", "eager")
+        patch.setitem(compiled.BACKENDS, "cpu", "eager")
         field = list(contenders(settings("gamma.gamma=2"), target, drafters, sampling))
         contest = Contest(field, target, sampling, plan)
         found = contest.run()

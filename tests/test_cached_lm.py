@@ -184,7 +184,10 @@ def test_what_was_accepted_of_its_own_draft_needs_no_second_reading(monkeypatch,
     tree = kind.shared(parents, num_rows, lm.device)
     nodes_read = int((tree.depth[0, 1:] < tree.deepest).sum())
     for number in range(12):
-        logits = lm.catch_up(sequences)
+        with monkeypatch.context() as patch:
+            if number:
+                patch.setattr(torch.Tensor, "tolist", None)
+            logits = lm.catch_up(sequences)
         for row in range(num_rows):
             assert_as_uncached(lm, logits[row : row + 1], rounds.committed(row))
         tokens = rounds.draw(num_rows, len(parents))
@@ -201,10 +204,11 @@ def test_what_was_accepted_of_its_own_draft_needs_no_second_reading(monkeypatch,
             rounds.commit(emitted, counts)
             outcome = SimpleNamespace(draft=each, stop=stop, num_accepted=num_accepted, num_committed=counts)
             before = lm.cached.clone()
-            lm.keep_accepted(sequences, outcome)
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.Tensor, "tolist", None)
+                lm.keep_accepted(sequences, outcome)
             is_kept = (path < nodes_read) & (torch.arange(path.shape[1]) < num_accepted.unsqueeze(1))
             assert lm.cached.equal(before + is_kept.sum(1))  # pending was read, and the path but for its last node
-        monkeypatch.setattr(torch.Tensor, "tolist", None)
 
 
 @pytest.mark.parametrize("longest", [FEW_TOKENS - 1, FEW_TOKENS + 20])

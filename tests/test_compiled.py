@@ -25,7 +25,7 @@ def quickly(request, monkeypatch):
     """What is traced is what is compiled; making machine code of it is for the slow tests."""
     torch._dynamo.reset()
     if "slow" not in request.keywords:
-        monkeypatch.setattr(compiled, "BACKEND", "eager")
+        monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
 
 
 def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:

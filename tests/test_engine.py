@@ -1,5 +1,6 @@
 """The loop with every drafter: equal to plain decoding, row by row; that it keeps the law is test_proof.py's."""
 
+import gc
 import random
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from framework.gamma_policies.fixed import Fixed
 from framework.generation import Generation
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
@@ -170,6 +172,29 @@ def test_the_context_ends_a_row(name):
     assert [len(p) + len(t) for p, t in zip(prompts, generation.tokens, strict=True)] == [16, 16, 16]
     assert generation.finish_reasons == ["context"] * 3
     assert generation.tokens == plain(target, prompts, stopping).tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_does_not_grow_with_the_rounds(name):
+    """Of tensors: what was committed is in buffers as wide as they will ever be."""
+    target = tiny_target()
+    decoder, stopping = engine(target, build_drafter(name, target)), Stopping(max_new_tokens=150)
+    decoding = decoder.begin(
+        [[5, 6, 7]] * 2, stopping=stopping, seeds=[0, 1], detailed=False, stopwatch=Stopwatch(target.device)
+    )
+    for _ in range(5):
+        decoder.round(decoding)
+    early, rounds = live_bytes(), 0
+    while decoding.finisher.most_remaining:
+        decoder.round(decoding)
+        rounds += 1
+    assert rounds > 20 and live_bytes() <= early
+
+
+def live_bytes() -> int:
+    gc.collect()
+    storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def test_stop_string_completes_inside_a_block(target):

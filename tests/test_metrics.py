@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from experiments.measurement import Plan, Subject, measure
-from experiments.metrics import _prediction
-from experiments.timing import Parts, time_parts
+from experiments.metrics import _prediction, occupancy
+from experiments.timing import Parts, Timed, time_parts
 from experiments.tiny_drafters import tiny_factory
 from framework import theory
 from framework.engine import Engine
 from framework.gamma_policies.best_expected_speed import BestExpectedSpeed
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.generation import Generation
 from framework.prompts.prompt_set import Prompt, PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
@@ -35,12 +36,14 @@ def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
     return tally
 
 
-def predicted(tally: Tally, *, alpha: float | None, tau: float | None) -> dict[str, float | None]:
+def predicted(
+    tally: Tally, *, alpha: float | None, tau: float | None, occupied: float = 1.0
+) -> dict[str, float | None]:
     tally.detailed = True
     tally.overlap_tested = sum(tally.tested_by_position)
     tally.overlap = (alpha or 0) * tally.overlap_tested
     tally.committed = (tau or 0) * tally.num_rounds
-    metrics = tally.metrics() | {"speedup/measured": 1.5}
+    metrics = tally.metrics() | {"speedup/measured": 1.5, "occupancy": occupied}
     assert (metrics["alpha/overlap"], metrics["tau"]) == (alpha, tau)
     return {"tau/eq1": metrics["tau/eq1"]} | _prediction(metrics, tally, PARTS)
 
@@ -55,6 +58,27 @@ def test_a_fixed_gamma_has_the_papers_formulas(gamma: int) -> None:
     assert found["d"] == pytest.approx(0.1 * gamma) and found["v"] == pytest.approx(PARTS.rows[gamma] / 2)
     assert found["speedup/attainable"] == pytest.approx(2.5 / (found["d"] + found["v"]))
     assert found["efficiency"] == pytest.approx(1.5 / found["speedup/attainable"])
+
+
+def test_rows_that_wait_for_others_lower_what_can_be_attained() -> None:
+    alone, waiting = (predicted(tally_of([4] * 7), alpha=0.8, tau=2.5, occupied=share) for share in (1.0, 0.75))
+    assert waiting["speedup/attainable"] == pytest.approx(0.75 * alone["speedup/attainable"])
+
+
+def test_occupancy() -> None:
+    """Of two rows, one needs four passes and the other two; plain decoding of nine and five tokens takes eight."""
+
+    def run(tokens: list[int], tally: Tally | None) -> Timed:
+        rows = [[0] * count for count in tokens]
+        return Timed(Generation(rows, [""] * len(rows), tally), seconds=1.0, decode_seconds=1.0, stages={})
+
+    tally = Tally(4)
+    tally.passes[4] = 4
+    tally.accepted[4, 1] = 4 + 2
+    assert occupancy([run([9, 5], tally)]) == 6 / 8
+    assert occupancy([run([9, 5], None)]) == 12 / 16
+    assert occupancy([run([9, 9], None), run([3], None)]) == 1
+    assert occupancy([run([1, 1], None)]) == 1  # the prompt's own pass was all
 
 
 def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> None:

@@ -187,7 +187,9 @@ def test_rows_do_not_interact(smoothing: str, learn_from_context: bool) -> None:
     drafter.begin(together, None, Sampling())
     batch = drafter.propose(together, 4, uniforms)
     for row, text in enumerate(texts):
-        single = drafter.propose(rows(text, width=len(text)), 4, uniforms[row : row + 1])
+        alone = rows(text, width=len(text))
+        drafter.begin(alone, None, Sampling())
+        single = drafter.propose(alone, 4, uniforms[row : row + 1])
         assert torch.equal(single.tokens[0], batch.tokens[row])
         assert torch.equal(single.probs[0], batch.probs[row])
 
