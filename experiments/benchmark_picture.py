@@ -6,7 +6,7 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from experiments.pictures import DRAFTER_COLOURS, INK, WIDTH, clear_frame
+from experiments.picture_style import DRAFTER_COLOURS, INK, WIDTH, clear_frame
 
 COLOURS = {"compiled": DRAFTER_COLOURS[0], "eager": DRAFTER_COLOURS[5], "": "#999999"}
 

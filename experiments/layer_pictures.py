@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from experiments.layer_objectives import StepCosts
 from experiments.layer_search import bits_of
-from experiments.pictures import DRAFTER_COLOURS, INK, WIDTH, clear_frame
+from experiments.picture_style import DRAFTER_COLOURS, INK, WIDTH, clear_frame
 
 FOUND, UNIFORM = DRAFTER_COLOURS[1], DRAFTER_COLOURS[0]
 VALUES = {"attainable": "attainable speedup, by Eq. 1", "measured": "milliseconds per token"}

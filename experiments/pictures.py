@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -12,13 +11,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from experiments.batch_picture import draw_batches
+from experiments.picture_style import DRAFTER_COLOURS, INK, LINE_STYLES, WIDTH, clear_frame
 from experiments.records import Group, Record, group_records, is_lossy
 
 Row = tuple[str, Record]  # a label and what it stands for
 Panel = tuple[str, list[Row]]  # a group's title and its rows
 
-# Okabe and Ito's colours without yellow, which white paper swallows; then two of Paul Tol's for more drafters.
-DRAFTER_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
 # Greys for the models and violets for the loop: told apart by lightness, and not to be taken for drafters.
 STAGE_COLOURS = {
     "draft": "#6E6E6E",
@@ -27,9 +26,6 @@ STAGE_COLOURS = {
     "commit": "#7B68C8",
     "observe": "#BFB4EA",
 }
-LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
-INK, FAINT = "#333333", "#DDDDDD"
-WIDTH = 10.0  # inches
 FEWEST_TESTED = 20  # a rate of fewer tests says nothing
 
 
@@ -37,7 +33,7 @@ def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draw every picture that the records have numbers for, one panel per group of comparable points.
 
     Returns:
-        The files written: speedups.png, alpha_by_position.png and round_time.png at most.
+        The files written: speedups.png, alpha_by_position.png, round_time.png and batch_sizes.png at most.
     """
     groups = group_records(records)
     drafters = sorted({_drafter(record) for record in records})
@@ -46,6 +42,7 @@ def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
         "speedups.png": _draw_speedups(groups, colours),
         "alpha_by_position.png": _draw_alpha_by_position(groups, colours),
         "round_time.png": _draw_round_time(groups, colours),
+        "batch_sizes.png": draw_batches(records, colours),
     }
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -246,11 +243,3 @@ def _rows_figure(panels: Sequence[Panel], title: str, colours: dict[str, str]) -
         ax.tick_params(labelbottom=True)
         clear_frame(ax, "x")
     return figure, axes[: len(panels)]
-
-
-def clear_frame(ax: Axes, measured: Literal["x", "y", "both"]) -> None:
-    """Leave what is needed to read values off the measured axis."""
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis=measured, color=FAINT, linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.tick_params(length=0)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from experiments.cells import Cells, markdown, shown
-from experiments.pictures import DRAFTER_COLOURS, LINE_STYLES, WIDTH, clear_frame
+from experiments.picture_style import DRAFTER_COLOURS, LINE_STYLES, WIDTH, clear_frame
 from experiments.publish import relative
 
 PROVENANCE_FILE = "provenance.json"  # what a training leaves beside the weights

@@ -111,4 +111,6 @@ def no_compiler():
 
 
 def test_the_yaml_has_a_drafter_of_each_kind():
-    assert set(OmegaConf.to_container(settings().drafters)) == {"small_transformer", "medusa", "ngram", "prompt_lookup"}
+    assert set(OmegaConf.to_container(settings().drafters)) == {
+        "small_transformer", "medusa", "medusa_chain", "ngram", "prompt_lookup",
+    }  # fmt: skip

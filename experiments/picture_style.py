@@ -1,0 +1,19 @@
+"""What all pictures share: colours, inks, and frames with nothing in them that need not be there."""
+
+from typing import Literal
+
+from matplotlib.axes import Axes
+
+# Okabe and Ito's colours without yellow, which white paper swallows; then two of Paul Tol's for more drafters.
+DRAFTER_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
+INK, FAINT = "#333333", "#DDDDDD"
+WIDTH = 10.0  # inches
+
+
+def clear_frame(ax: Axes, measured: Literal["x", "y", "both"]) -> None:
+    """Leave what is needed to read values off the measured axis."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis=measured, color=FAINT, linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.tick_params(length=0)
