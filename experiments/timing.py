@@ -25,6 +25,8 @@ from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.tree import Tree
 
+PLAIN = Sampling()
+
 
 class Decoder(Protocol):
     """Anything that decodes: the engine, the yardstick, Hugging Face."""
@@ -184,7 +186,7 @@ def _nothing_came_of(draft: Draft, sequences: Sequences, hidden: Tensor) -> Outc
         next_token=sequences.pending,
         num_committed=nothing,
         active=sequences.active,
-        target=TargetRows(hidden, draft, Sampling(), hidden),
+        target=TargetRows(hidden, draft, PLAIN, hidden),
     )
 
 

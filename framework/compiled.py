@@ -1,7 +1,7 @@
 """One program in place of many calls: no Python runs, and nothing waits, between its parts."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class Compiled:
 
     def __init__(self, run: Callable[..., Any], device: torch.device):
         self._run = run
-        self._backend = BACKENDS[device.type]
+        self._on_cpu = device.type == "cpu"
         self._programs: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
@@ -63,10 +63,10 @@ class Compiled:
                 dynamic=False,
                 isolate_recompiles=True,
                 recompile_limit=MOST_NUMBERS,
-                backend=self._backend,
+                backend=BACKENDS["cpu" if self._on_cpu else "cuda"],
                 options={"guard_filter_fn": _numbers_only},
             )
-        with _constant_weights():
+        with _constant_weights() if self._on_cpu else nullcontext():
             return self._programs[shape](*arguments)
 
 

@@ -43,6 +43,19 @@ class Sampling:
         require(float(self.top_k).is_integer() and self.top_k >= 0, "top_k", "a whole number >= 0 (0 keeps all)")
         require(0 < self.top_p <= 1, "top_p", "a number in (0, 1]")
         require(0 <= self.min_p < 1, "min_p", "a number in [0, 1)")
+        object.__setattr__(self, "_numbers", {})
+
+    def numbers_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Temperature, top_p and log min_p, float64 each. As tensors, so that a compiled program serves all of them.
+
+        To be asked for on every device before something is compiled there.
+        """
+        known: dict[tuple[str, int | None], tuple[Tensor, ...]] = self._numbers  # type: ignore[attr-defined]
+        key = (device.type, device.index)
+        if key not in known:
+            numbers = (self.temperature, self.top_p, math.log(self.min_p) if self.min_p else -math.inf)
+            known[key] = tuple(torch.tensor(number, dtype=torch.float64, device=device) for number in numbers)
+        return known[key]
 
     @property
     def greedy(self) -> bool:
@@ -63,7 +76,16 @@ class Sampling:
             one_hot = torch.zeros_like(_floating(logits)).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
             # An argmax hides NaN, and finds a token where all are forbidden; a law built on it must not.
             return one_hot + torch.where(logits.amax(-1, keepdim=True).isfinite(), 0.0, torch.nan)
-        return self._kept(_floating(logits) / float(self.temperature)).softmax(-1)
+        temperature, top_p, log_min_p = self.numbers_on(logits.device)
+        scaled = _floating(logits) / temperature
+        if 0 < self.top_k < scaled.shape[-1]:
+            kth = scaled.topk(int(self.top_k), dim=-1).values[..., -1:]
+            scaled = scaled.masked_fill(scaled < kth, -torch.inf)
+        if self.top_p < 1:
+            scaled = scaled.masked_fill(~_in_nucleus(scaled.softmax(-1), top_p), -torch.inf)
+        if self.min_p > 0:
+            scaled = scaled.masked_fill(scaled < scaled.amax(-1, keepdim=True) + log_min_p, -torch.inf)
+        return scaled.softmax(-1)
 
     def prob_of(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
         """The probabilities of single tokens; among 128k, far less than all laws in full.
@@ -84,18 +106,6 @@ class Sampling:
             found = torch.where(rows < start, found.to(here.dtype), here)
         return found
 
-    def _kept(self, scaled: Tensor) -> Tensor:
-        """[..., V] scaled logits with -inf for what top-k, top-p and min-p drop."""
-        if 0 < self.top_k < scaled.shape[-1]:
-            kth = scaled.topk(int(self.top_k), dim=-1).values[..., -1:]
-            scaled = scaled.masked_fill(scaled < kth, -torch.inf)
-        if self.top_p < 1:
-            scaled = scaled.masked_fill(~_in_nucleus(scaled.softmax(-1), self.top_p), -torch.inf)
-        if self.min_p > 0:
-            least = scaled.amax(-1, keepdim=True) + math.log(self.min_p)
-            scaled = scaled.masked_fill(scaled < least, -torch.inf)
-        return scaled
-
     def sample(self, logits: Tensor, uniforms: Tensor) -> Tensor:
         """Draw from the law of `logits` [..., V] with `uniforms` [...]: [...] int64."""
         return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms)
@@ -105,7 +115,7 @@ def _floating(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _in_nucleus(probs: Tensor, mass: float) -> Tensor:
+def _in_nucleus(probs: Tensor, mass: Tensor) -> Tensor:
     """[..., V] bool: the likeliest entries, up to the one with which they sum to `mass`; the smallest ids on ties."""
     bound = _least_of_mass(probs, mass)
     above, tied = probs > bound, probs == bound
@@ -114,7 +124,7 @@ def _in_nucleus(probs: Tensor, mass: float) -> Tensor:
     return above | (tied & (mass_before < mass))
 
 
-def _least_of_mass(probs: Tensor, mass: float) -> Tensor:
+def _least_of_mass(probs: Tensor, mass: Tensor) -> Tensor:
     """[..., 1]: the largest bound such that the entries of probs [..., V] at or above it sum to at least `mass`.
 
     Found bit by bit, in the order of its bits, which is that of numbers that are not negative: sorting 128k entries

@@ -99,6 +99,18 @@ def test_a_drafter_keeps_its_acceptance():
     assert tallies[0].accepted.tolist() == tallies[1].accepted.tolist()
 
 
+@pytest.mark.parametrize("name", ["small_transformer", "medusa"])
+def test_temperatures_and_thresholds_share_their_program(name, monkeypatch):
+    """They come as tensors, so that the compiler's cache on the disk knows the program of another temperature."""
+    target, graphs = tiny_target(), []
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph.code) or graph.forward)
+    settings = [Sampling(temperature=0.7, top_p=0.9, min_p=0.01), Sampling(temperature=1.3, top_p=0.5, min_p=0.1)]
+    for sampling in [*settings, Sampling(temperature=0)]:
+        _, program = engines(target, name, sampling, Fixed(gamma=3))
+        tokens_of(program, RAGGED)
+    assert len(graphs) == 3 and graphs[0] == graphs[1] != graphs[2]
+
+
 def test_drafts_that_the_policy_ends_are_drafted_outside():
     policy = ConfidenceThreshold(max_gamma=4, threshold=0.05)
     eager, program = engines(tiny_target(), "small_transformer", GREEDY, policy)
