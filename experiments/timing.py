@@ -26,6 +26,8 @@ from framework.target import Target
 from framework.tree import Tree
 
 PLAIN = Sampling()
+BLOCKS = 3  # a part is timed at so many moments, because the machine's pace changes
+WARM_UP_SECONDS = 0.05
 
 
 class Decoder(Protocol):
@@ -200,7 +202,7 @@ def time_parts(
     alone: Alone | None = None,
     room: int = 0,
 ) -> Parts:
-    """Time the parts of one engine in the middle of a generation, interleaved; medians of `repeats`.
+    """Time the parts of one engine in the middle of a generation, in turns as they come there; medians of `repeats`.
 
     Args:
         engine: its state is begun anew.
@@ -233,19 +235,16 @@ def time_parts(
     nodes = [draft.num_nodes for draft in drafts]
     timed_depths = sorted({0, nodes.index(nodes[-1])}) if alone.compiled else range(gamma + 1)
     model = engine.target.model
-    parts = [alone.target_pass(model, sequences, drafts[depth]) for depth in timed_depths]
-    if gamma:
-        parts.append(alone.drafting(engine, sequences, gamma, uniforms))
-    seconds: list[list[float]] = [[] for _ in parts]
-    for repeat in range(repeats + 2):
-        for part, run in enumerate(parts):
-            _wait(device)
-            start = time.perf_counter()
-            run()
-            _wait(device)
-            if repeat >= 2:  # the first ones warm up
-                seconds[part].append(time.perf_counter() - start)
-    medians = [statistics.median(taken) for taken in seconds]
+    passes = [alone.target_pass(model, sequences, drafts[depth]) for depth in timed_depths]
+    proposing = [alone.drafting(engine, sequences, gamma, uniforms)] if gamma else []
+    # Passes of one row follow one another in plain decoding; drafting and the deepest pass take turns in rounds.
+    turns = [[run] for run in passes[:-1]] + [passes[-1:] + proposing]
+    blocks = [[_in_turns(turn, device, -(-repeats // BLOCKS)) for turn in turns] for _ in range(BLOCKS)]
+    medians = [
+        statistics.median(second for block in blocks for second in block[turn][place])
+        for turn, runs in enumerate(turns)
+        for place in range(len(runs))
+    ]
     timed_nodes = [nodes[depth] for depth in timed_depths]
     eager = Alone(engine.target, compiled=False)  # operations are counted call by call
     return Parts(
@@ -256,6 +255,21 @@ def time_parts(
         draft_operations=_operations(eager.drafting(engine, sequences, gamma, uniforms)) if gamma else 0,
         row_operations=_operations(eager.target_pass(model, sequences, drafts[0])),
     )
+
+
+def _in_turns(runs: list[Callable[[], object]], device: torch.device, times: int) -> list[list[float]]:
+    """Seconds of each run, `times` in a row, once its weights are in the cache: in a loop they are, time after time."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    begun, is_warm = time.perf_counter(), False
+    while len(seconds[-1]) < times:
+        for run, taken in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
+            run()
+            _wait(device)
+            if is_warm:
+                taken.append(time.perf_counter() - start)
+        is_warm = is_warm or time.perf_counter() - begun >= WARM_UP_SECONDS
+    return seconds
 
 
 def _operations(run: Callable[[], object]) -> int:
