@@ -38,7 +38,8 @@ class Drafter(Protocol):
             sequences: committed tokens; rows that are not active may be drafted for, to no effect.
             gamma: largest depth.
             uniforms: [B, num_uniforms(gamma)] float64 in [0, 1), fresh this round. The same sequences and uniforms
-                give the same draft.
+                give the same draft, and a smaller gamma with the first of them its beginning: near the end of the
+                longest row drafts are shorter, and no row may tell from that who else is in its batch.
         """
         ...
 
