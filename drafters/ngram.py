@@ -14,7 +14,7 @@ from framework.growing_chain import GrowingChain
 from framework.ngram_tables import Continuations, GrowingCounts, NGramTables, tokenised_documents
 from framework.prompts.prompt_source import PromptSource
 from framework.sampling import Sampling
-from framework.sequences import Sequences
+from framework.sequences import Sequences, catch_up
 from framework.target import Target
 
 SMOOTHINGS = ("longest_context", "laplace", "witten_bell")
@@ -90,9 +90,7 @@ class NGram:
             keep_drafting=self.keep_drafting,
         )
         if self.learn_from_context:
-            for counted, text in zip(self._texts, sequences.texts, strict=True):
-                for token in text[len(counted.tokens) :]:
-                    counted.append(token)
+            catch_up(self._texts, sequences)
         contexts = [_Context(self._tables, text, self.order) for text in sequences.texts]
         while chain.add_law(torch.from_numpy(np.stack(list(map(self._law, contexts, self._texts))))):
             for context, token in zip(contexts, chain.last.tolist(), strict=True):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from framework.draft import Draft, Law, Outcome, Shape
 from framework.sampling import Sampling
-from framework.sequences import Sequences
+from framework.sequences import Sequences, catch_up
 from framework.target import Target
 
 MATCHES = ("last", "first")
@@ -53,11 +53,11 @@ class PromptLookup:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._texts = [_IndexedText(self._sizes, self._keep_first) for _ in range(sequences.num_rows)]
-        self._catch_up(sequences)
+        catch_up(self._texts, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy up to gamma tokens, as many as the luckiest row found; rows with fewer have the rest not valid."""
-        self._catch_up(sequences)
+        catch_up(self._texts, sequences)
         found = [text.continuation(gamma) for text in self._texts]
         device, depth = sequences.tokens.device, max(len(copied) for copied in found)
         if depth == 0:
@@ -68,12 +68,6 @@ class PromptLookup:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
-
-    def _catch_up(self, sequences: Sequences) -> None:
-        """Take in what was committed since the last look."""
-        for indexed, text in zip(self._texts, sequences.texts, strict=True):
-            for token in text[len(indexed.tokens) :]:
-                indexed.append(token)
 
 
 class _IndexedText:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -134,10 +135,7 @@ def _draw_panel(ax: Axes, curves: list[Curve], colours: dict[str, str]) -> None:
         ax.plot(curve.sizes, _times(base, curve.measured), color=colour, marker="o", markersize=5, label=curve.label)
         ax.plot(curve.sizes, _times(base, curve.predicted), color=colour, linestyle="--", linewidth=1)
         if end := pays_up_to(curve.sizes, curve.measured):
-            after = next(index for index, size in enumerate(curve.sizes) if size >= end)
-            low, high = curve.sizes[after - 1], curve.sizes[after]
-            share = math.log2(end / low) / math.log2(high / low)
-            height = middle[low] ** (1 - share) * middle[high] ** share
+            height = 2 ** np.interp(np.log2(end), np.log2(curve.sizes), np.log2(base))
             ax.plot(end, height, "X", color=colour, markersize=10, markeredgecolor="white", zorder=5)
             ax.annotate(f"{end:.0f}", (end, height), (0, -14), textcoords="offset points", ha="center", fontsize=8)
     ax.set_xscale("log", base=2)

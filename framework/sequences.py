@@ -1,6 +1,8 @@
 """The committed tokens of a batch: written by the loops, read by everyone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -73,3 +75,18 @@ class Sequences:
         for text, new, count in zip(self.texts, tokens.tolist(), counts.tolist(), strict=True):
             text += new[:count]
         self.longest = max(map(len, self.texts))
+
+
+class TakesTokens(Protocol):
+    """What grows with a row's text: `tokens` are those it has taken in."""
+
+    tokens: list[int]
+
+    def append(self, token: int) -> None: ...
+
+
+def catch_up(growing: Sequence[TakesTokens], sequences: Sequences) -> None:
+    """Let each take in what its row has committed since the last time."""
+    for each, text in zip(growing, sequences.texts, strict=True):
+        for token in text[len(each.tokens) :]:
+            each.append(token)
