@@ -3,6 +3,8 @@
 B rows, N = gamma nodes.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,10 @@ MATCHES = ("last", "first")
 class PromptLookup:
     """Finds the longest suffix of a row that occurred earlier in it, and proposes the tokens that followed there.
 
-    The proposal ends where the committed tokens end, and is empty where no suffix occurred before. Looking up and
-    taking in a token cost a fixed number of dictionary accesses, however long the text is.
+    Where the copy reaches the end of the text it goes on with what it copied itself, so that a text that goes round in
+    circles is followed for as long as asked (as in LZ77: Ziv and Lempel, 1977). The proposal is empty where no suffix
+    occurred before. Looking up and taking in a token cost a fixed number of dictionary accesses, however long the text
+    is.
     """
 
     law = Law.ONE_HOT
@@ -56,14 +60,14 @@ class PromptLookup:
         catch_up(self._texts, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Copy up to gamma tokens, as many as the luckiest row found; rows with fewer have the rest not valid."""
+        """Copy gamma tokens in the rows where there is something to copy; the others have none that is valid."""
         catch_up(self._texts, sequences)
-        found = [text.continuation(gamma) for text in self._texts]
-        device, depth = sequences.tokens.device, max(len(copied) for copied in found)
-        if depth == 0:
+        copies = [text.continuation(gamma) for text in self._texts]
+        device = sequences.tokens.device
+        if not any(copies):
             return Draft.empty(sequences.num_rows, device)  # the target's pass need not read nodes that are not there
-        tokens = torch.tensor([copied + [0] * (depth - len(copied)) for copied in found])
-        valid = torch.arange(depth) < torch.tensor([len(copied) for copied in found]).unsqueeze(1)
+        tokens = torch.tensor([copied or [0] * gamma for copied in copies])
+        valid = torch.tensor([bool(copied) for copied in copies]).unsqueeze(1).expand(-1, gamma)
         return Draft.chain(tokens, self.law, valid=valid).to(device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
@@ -94,11 +98,12 @@ class _IndexedText:
         self.tokens.append(token)
 
     def continuation(self, length: int) -> list[int]:
-        """At most `length` tokens that followed the longest suffix known from before."""
+        """`length` tokens that followed the longest suffix known from before; none where no suffix is known."""
         for size in self._fitting():
             place = self._after.get(tuple(self.tokens[-size:]))
             if place is not None:
-                return self.tokens[place : place + length]
+                followed = itertools.cycle(self.tokens[place : place + length])
+                return list(itertools.islice(followed, length))
         return []
 
     def _fitting(self) -> range:

@@ -42,7 +42,11 @@ def searched(text: list[int], gamma: int, max_ngram: int, min_ngram: int, match:
         places = [end for end in range(size, len(text)) if text[end - size : end] == text[len(text) - size :]]
         if places:
             place = places[-1 if match == "last" else 0]
-            return text[place : place + gamma]
+            longer = list(text)
+            for _ in range(gamma):
+                longer.append(longer[place])
+                place += 1
+            return longer[len(text) :]
     return []
 
 
@@ -78,10 +82,10 @@ def test_longest_suffix_wins_and_match_decides_among_its_places() -> None:
         assert propose(drafter, start(drafter, text), gamma=2) == [expected]
 
 
-def test_a_proposal_ends_with_the_text() -> None:
+def test_a_copy_goes_on_with_what_it_copied() -> None:
     drafter = build()
-    assert propose(drafter, start(drafter, [5, 6, 5]), gamma=8) == [[6, 5]]
-    assert propose(drafter, start(drafter, [5, 5]), gamma=8) == [[5]]
+    assert propose(drafter, start(drafter, [5, 6, 5]), gamma=5) == [[6, 5, 6, 5, 6]]
+    assert propose(drafter, start(drafter, [5, 5]), gamma=3) == [[5, 5, 5]]
 
 
 @pytest.mark.parametrize("prompt", [[3], [1, 2, 3], [1, 1, 2]])
