@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from framework.cached_lm import CachedLM
-from framework.compiled import Compiled, drafts_outside, seeing_all
+from framework.compiled import Compiled, drafts_outside, reach_as_input
 from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.drafter import most_nodes
 from framework.engine import Engine
@@ -160,7 +160,7 @@ class Alone:
         program: Compiled, shape: Hashable, sequences: Sequences, *arguments: object
     ) -> Callable[[], object]:
         def run() -> object:
-            with seeing_all(sequences):
+            with reach_as_input(sequences):
                 return program(shape, *arguments)
 
         return run

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from framework.compiled import Compiled, seeing_all
+from framework.compiled import Compiled, reach_as_input
 from framework.generation import Generation
 from framework.prefill import prefill
 from framework.sampling import Sampling
@@ -57,7 +57,7 @@ class Autoregressive:
         """One token for every row: what the host is to read."""
         if self._program is None:
             return self._on_device(sequences, finisher, uniforms, stage)
-        with stage("step"), seeing_all(sequences):
+        with stage("step"), reach_as_input(sequences):
             return self._program(sequences.tokens.shape, sequences, finisher, uniforms)
 
     def _on_device(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage = untimed) -> Tensor:

@@ -202,8 +202,8 @@ class CachedLM:
 
     def _mask(self, start: Tensor | None, positions: Tensor, visible: int) -> Tensor | None:
         """[B, 1, M, visible]: 0 on slots up to a token's position, the lowest number behind it."""
-        # Plainly causal, or one token that sees all there is: without a mask attention is faster. A compiled program
-        # does not know how much there is; it has all slots visible.
+        # Plainly causal, or one token that sees all there is: without a mask attention is faster. Where every slot is
+        # visible nobody knows how much there is.
         if start is None or (positions.numel() == 1 and visible < self._slots.capacity):
             return None
         behind = (self._slots.ids[:visible] > positions.unsqueeze(2)).unsqueeze(1)

@@ -10,6 +10,7 @@ from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx import GraphModule
+from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.device_round import Decoding, DeviceRound
 from framework.draft import Draft
@@ -115,9 +116,12 @@ BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
     """What is looked at before a program runs again; to look at a model's every tensor takes as long as its pass."""
     return [
-        guard.guard_type in ("EQUALS_MATCH", "CONSTANT_MATCH")
-        and type(guard.value) in (int, float, bool)
-        and not guard.orig_guard.source.is_unspecialized_nn_module()
+        guard.guard_type == "SHAPE_ENV"  # what was found out about inputs that are numbers
+        or (
+            guard.guard_type in ("EQUALS_MATCH", "CONSTANT_MATCH")
+            and type(guard.value) in (int, float, bool)
+            and not guard.orig_guard.source.is_unspecialized_nn_module()
+        )
         for guard in guards
     ]
 
@@ -135,13 +139,13 @@ class CompiledRound:
         """Do the device's share of a round; returns what the host is to read (`DeviceRound.read`)."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
         if not self._drafts_outside:
-            with stage("round"), seeing_all(sequences):
+            with stage("round"), reach_as_input(sequences):
                 return self._program((gamma, *sequences.tokens.shape), decoding, gamma, uniforms)
         with stage("draft"):
             draft = self._on_device.propose(decoding, gamma, uniforms)
             if draft.num_nodes:  # one program for all that gamma allows, and one for a round without a draft
                 draft = draft.padded(gamma)
-        with stage("judge"), seeing_all(sequences):
+        with stage("judge"), reach_as_input(sequences):
             return self._program((draft.num_nodes, *sequences.tokens.shape), decoding, draft, uniforms)
 
     def _draft_and_judge(self, decoding: Decoding, gamma: int, uniforms: Tensor) -> Tensor:
@@ -157,9 +161,13 @@ def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
 
 
 @contextmanager
-def seeing_all(sequences: Sequences) -> Iterator[None]:
-    """Let passes see every slot there is: how far rows reach changes, and would be a number of the program."""
-    reach, sequences.longest = sequences.longest, sequences.tokens.shape[1]
+def reach_as_input(sequences: Sequences) -> Iterator[None]:
+    """Keep how far rows reach, which changes with every round, from becoming a number of the program.
+
+    On a CPU it is an input. On a GPU a program is recorded with all its shapes, and passes see every slot there is.
+    """
+    reach = sequences.longest
+    sequences.longest = DynamicInt(reach) if sequences.tokens.device.type == "cpu" else sequences.tokens.shape[1]
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Attention of a few tokens as plain sums, which a compiler makes one kernel of.
+"""Attention without copies of keys that heads share, and of few tokens as sums, which a compiler makes one kernel of.
 
 B rows, M tokens read, W slots seen, G heads that share keys and values, K of those, D their size.
 """
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -24,28 +25,40 @@ def register() -> None:
 def fused_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any
 ) -> tuple[Tensor, None]:
-    """Sums in compiled programs on a CPU, where a call of sdpa for a few tokens takes several times as long.
+    """Heads that share keys are read as more tokens of one head, so that no key is copied.
 
-    Elsewhere, and for whatever these sums do not know of, this is transformers' sdpa.
+    For few tokens in a compiled program on a CPU it is sums, since a call of sdpa takes several times as long. Where
+    attention is plainly causal, and for whatever it does not know of, this is transformers' sdpa.
 
     Args:
         module: the layer, as transformers hands it over.
         query: [B, K * G, M, D].
         key: [B, K, W, D].
         value: [B, K, W, D].
-        attention_mask: [B, 1, M, W], added to the scores.
+        attention_mask: [B, 1, M, W], added to the scores; None: everything is seen, if M = 1.
         others: scaling, and whatever else a model hands over.
 
     Returns:
         [B, M, K * G, D], and no weights.
     """
-    num_tokens = query.shape[0] * query.shape[2]
-    few = query.device.type == "cpu" and num_tokens <= MOST_TOKENS and torch.compiler.is_compiling()
-    known = others.get("position_bias") is None and others.get("softcap") is None
-    if not (few and known) or attention_mask is None:
+    num_rows, num_heads, num_tokens, size = query.shape
+    unknown = any(others.get(each) for each in ("dropout", "softcap")) or others.get("position_bias") is not None
+    if unknown or (attention_mask is None and num_tokens > 1):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
-    scale = others.get("scaling") or query.shape[3] ** -0.5
-    grouped = query.unflatten(1, (key.shape[1], -1)).unsqueeze(4).float()  # [B, K, G, M, 1, D]
-    scores = (grouped * key[:, :, None, None].float()).sum(5) * scale + attention_mask.unsqueeze(2).float()
-    mixed = (scores.softmax(4).unsqueeze(5) * value[:, :, None, None].float()).sum(4)
-    return mixed.flatten(1, 2).transpose(1, 2).to(query.dtype).contiguous(), None
+    shared = query.reshape(num_rows, key.shape[1], -1, size)  # [B, K, G * M, D]
+    if attention_mask is not None:
+        attention_mask = attention_mask.repeat(1, 1, num_heads // key.shape[1], 1)
+    scale = others.get("scaling") or size**-0.5
+    few = query.device.type == "cpu" and num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling()
+    if few:
+        mixed = _sums(shared.float(), key.float(), value.float(), attention_mask, scale).to(query.dtype)
+    else:
+        mixed = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scale)
+    return mixed.reshape(query.shape).transpose(1, 2).contiguous(), None
+
+
+def _sums(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    scores = (query.unsqueeze(3) * key.unsqueeze(2)).sum(4) * scale
+    if mask is not None:
+        scores = scores + mask.float()
+    return (scores.softmax(3).unsqueeze(4) * value.unsqueeze(2)).sum(3)

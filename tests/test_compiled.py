@@ -111,6 +111,19 @@ def test_temperatures_and_thresholds_share_their_program(name, monkeypatch):
     assert len(graphs) == 3 and graphs[0] == graphs[1] != graphs[2]
 
 
+@pytest.mark.parametrize("prompts", [[RAGGED[0]], RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup"])
+def test_one_program_serves_rows_of_every_length(name, prompts, monkeypatch):
+    """How far rows reach is an input: a number of the program would make a program a round."""
+    graphs = []
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph) or graph.forward)
+    eager, program = engines(tiny_target(), name, GREEDY, Fixed(gamma=3))
+    assert tokens_of(program, prompts, 30) == tokens_of(eager, prompts, 30)
+    assert tokens_of(program, [[4] * len(prompt) for prompt in prompts], 30)
+    # Prompt lookup has a program for rounds in which it finds nothing.
+    assert len(graphs) == (2 if name == "prompt_lookup" else 1)
+
+
 def test_drafts_that_the_policy_ends_are_drafted_outside():
     policy = ConfidenceThreshold(max_gamma=4, threshold=0.05)
     eager, program = engines(tiny_target(), "small_transformer", GREEDY, policy)
@@ -134,18 +147,23 @@ def test_detailed_counts_are_taken_call_by_call():
     assert ours.tally.metrics() == theirs.tally.metrics()
 
 
-@pytest.mark.parametrize("num_tokens", [1, 5])
-def test_fused_attention_is_sdpa(num_tokens):
-    """Within a program; its sums are compared with uncached passes as every model's are."""
+@pytest.mark.parametrize("as_program", [False, True], ids=["eager", "program"])
+@pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 1), (2, 1), (2, 5), (2, 20)])
+def test_fused_attention_is_sdpa(num_rows, num_tokens, as_program):
+    """With heads that share keys: sums in a program for few tokens, and one call for more and elsewhere."""
     fused_attention.register()
-    models = [tiny_model(attention=attention) for attention in ("sdpa", fused_attention.NAME)]
+    starts = torch.tensor([6, 3])[:num_rows]
+    tokens = torch.arange(num_rows * num_tokens).reshape(num_rows, -1)
     found = []
-    for model in models:
-        lm = CachedLM(model, vocabulary_size=50)
-        lm.begin(2, 16)
-        lm.forward(torch.arange(12).reshape(2, 6), None, visible=6)
-        tokens = torch.arange(2 * num_tokens).reshape(2, -1)
-        program = compiled.Compiled(lambda tokens, start, lm=lm: lm.forward(tokens, start, visible=16), lm.device)
+    for attention in ("sdpa", fused_attention.NAME):
+        lm = CachedLM(tiny_model(attention=attention), vocabulary_size=50)
+        lm.begin(num_rows, 32)
+        lm.forward(torch.arange(6 * num_rows).reshape(num_rows, 6), None, visible=6)
+
+        def read(tokens, starts, lm=lm):
+            return lm.forward(tokens, starts, visible=6 + num_tokens)
+
+        program = compiled.Compiled(read, lm.device)
         with torch.no_grad():
-            found.append(program(0, tokens, torch.tensor([6, 3])))
+            found.append(program(0, tokens, starts) if as_program else read(tokens, starts))
     torch.testing.assert_close(*found, rtol=0, atol=2e-6)
