@@ -67,7 +67,6 @@ class GrowingChain:
         if self._top_k is None:
             return self._draw(self._sampling.probs(logits))
         logits, support = logits.topk(min(self._top_k, logits.shape[1]))
-        self._support.append(support)
         return self._draw(self._sampling.probs(logits), support)
 
     def add_law(self, law: Tensor) -> bool:
@@ -81,8 +80,10 @@ class GrowingChain:
     def _draw(self, probs: Tensor, support: Tensor | None = None) -> bool:
         """From probs [B, V], or [B, S] of the tokens in support."""
         self._probs.append(probs)
-        entry = draw(probs, self._uniforms[:, self.num_nodes])
-        tokens = entry if support is None else support.gather(1, entry.unsqueeze(1)).squeeze(1)
+        tokens = entry = draw(probs, self._uniforms[:, self.num_nodes])
+        if support is not None:
+            self._support.append(support)
+            tokens = support.gather(1, entry.unsqueeze(1)).squeeze(1)
         return self._append(tokens, entry, lambda: probs)
 
     def _append(self, tokens: Tensor, entry: Tensor, law: Callable[[], Tensor]) -> bool:

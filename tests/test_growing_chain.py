@@ -37,44 +37,33 @@ def grow(logits: list[Tensor], **changes: object) -> tuple[GrowingChain, Draft]:
     return chain, chain.draft()
 
 
-def every_sparse_chain(q: Tables, top_k: int) -> tuple[Draft, Tensor]:
-    """All chains that the top_k likeliest tokens may give, with the probability of each."""
-    paths = torch.cartesian_prod(*[torch.arange(top_k)] * GAMMA)  # which of the likeliest, the first to be likeliest
-    weights, laws, uniforms = torch.ones(len(paths), dtype=torch.float64), [], []
+def every_chain(q: Tables, *, top_k: int | None = None, **settings: object) -> tuple[Draft, Tensor]:
+    """All chains that q, or its top_k likeliest tokens, may give, each grown from uniforms that hit its tokens.
+
+    Returns:
+        the chains, and the probability of each.
+    """
+    paths = torch.cartesian_prod(*[torch.arange(top_k or WIDTH)] * GAMMA)  # of entries in the laws drawn from
+    weights, laws, uniforms, drawn = torch.ones(len(paths), dtype=torch.float64), [], [], []
     prefix = torch.zeros(len(paths), dtype=torch.int64)
     for depth, table in enumerate(q):
-        law = table[prefix]
-        masses, tokens = law.topk(top_k)
+        entry, law = paths[:, depth : depth + 1], table[prefix]
+        masses, tokens = law.topk(top_k) if top_k else (law, torch.arange(WIDTH).expand_as(law))
         masses = masses / masses.sum(1, keepdim=True)
-        entry = paths[:, depth : depth + 1]
         mass = masses.gather(1, entry).squeeze(1)
         uniforms.append(masses.cumsum(1).gather(1, entry).squeeze(1) - mass / 2)
         weights, laws = weights * mass, [*laws, law]
-        prefix = prefix * WIDTH + tokens.gather(1, entry).squeeze(1)
+        drawn.append(tokens.gather(1, entry).squeeze(1))
+        prefix = prefix * WIDTH + drawn[-1]
     possible = weights > 0
-    _, draft = grow([law[possible].log() for law in laws], uniforms=torch.stack(uniforms, 1)[possible], top_k=top_k)
+    given = {"uniforms": torch.stack(uniforms, 1)[possible], "top_k": top_k} | settings
+    _, draft = grow([law[possible].log() for law in laws], **given)
+    assert torch.equal(draft.tokens, torch.stack(drawn, 1)[possible][:, : draft.num_nodes])
     return draft, weights[possible]
 
 
-def every_chain(q: Tables, threshold: float) -> tuple[Draft, Tensor]:
-    """All chains that q may give, each grown from uniforms that hit its tokens, with the probability of each."""
-    paths = torch.cartesian_prod(*[torch.arange(WIDTH)] * GAMMA)
-    weights, laws, uniforms = torch.ones(len(paths), dtype=torch.float64), [], []
-    prefix = torch.zeros(len(paths), dtype=torch.int64)
-    for depth, table in enumerate(q):
-        token, law = paths[:, depth : depth + 1], table[prefix]
-        mass = law.gather(1, token).squeeze(1)
-        uniforms.append(law.cumsum(1).gather(1, token).squeeze(1) - mass / 2)
-        weights, laws = weights * mass, [*laws, law]
-        prefix = prefix * WIDTH + paths[:, depth]
-    possible = weights > 0
-    _, draft = grow(
-        [law[possible].log() for law in laws],
-        uniforms=torch.stack(uniforms, 1)[possible],
-        keep_drafting=ConfidenceThreshold(max_gamma=GAMMA, threshold=threshold).keep_drafting,
-    )
-    assert torch.equal(draft.tokens, paths[possible][:, : draft.num_nodes])
-    return draft, weights[possible]
+def stopping_at(threshold: float) -> dict[str, object]:
+    return {"keep_drafting": ConfidenceThreshold(max_gamma=GAMMA, threshold=threshold).keep_drafting}
 
 
 @pytest.mark.parametrize("threshold", [0, 0.3, 0.6, 0.9, 1])
@@ -82,7 +71,7 @@ def every_chain(q: Tables, threshold: float) -> tuple[Draft, Tensor]:
 def test_stopping_after_a_weak_token_is_exact(kind: str, threshold: float) -> None:
     for seed in range(5):
         p, q = random_tables(kind, WIDTH, GAMMA, torch.Generator().manual_seed(seed))
-        draft, weights = every_chain(q, threshold)
+        draft, weights = every_chain(q, **stopping_at(threshold))
         law = output_law(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
         assert total_variation(law, target_law(logits_of(p), Sampling())) <= ROUNDING, seed
 
@@ -92,7 +81,7 @@ def test_stopping_after_a_weak_token_is_exact(kind: str, threshold: float) -> No
 def test_drawing_from_the_likeliest_only_is_exact(kind: str, top_k: int) -> None:
     for seed in range(5):
         p, q = random_tables(kind, WIDTH, GAMMA, torch.Generator().manual_seed(seed))
-        draft, weights = every_sparse_chain(q, top_k)
+        draft, weights = every_chain(q, top_k=top_k)
         assert draft.probs.shape == draft.support.shape == (len(weights), GAMMA, top_k)
         law = output_law(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
         assert total_variation(law, target_law(logits_of(p), Sampling())) <= ROUNDING, seed
@@ -101,7 +90,7 @@ def test_drawing_from_the_likeliest_only_is_exact(kind: str, top_k: int) -> None
 def test_drawing_from_the_likeliest_and_claiming_all_is_caught() -> None:
     for seed in range(5):
         p, q = random_tables("random", WIDTH, GAMMA, torch.Generator().manual_seed(seed))
-        draft, weights = every_sparse_chain(q, 2)
+        draft, weights = every_chain(q, top_k=2)
         claimed = replace(draft, probs=draft.probs * 0.8)  # as if a fifth of q lay elsewhere
         law = output_law(SpeculativeSampling(), logits_of(p), claimed, weights, Sampling())
         assert total_variation(law, target_law(logits_of(p), Sampling())) > BIASED, seed
@@ -110,7 +99,7 @@ def test_drawing_from_the_likeliest_and_claiming_all_is_caught() -> None:
 def test_dropping_the_weak_token_itself_is_caught() -> None:
     for seed in range(5):
         p, q = random_tables("random", WIDTH, GAMMA, torch.Generator().manual_seed(seed))
-        draft, weights = every_chain(q, 0.4)
+        draft, weights = every_chain(q, **stopping_at(0.4))
         assert not draft.valid.all() and draft.num_nodes == GAMMA
         dropped = draft.offered((draft.prob_of_tokens() >= 0.4).cumprod(1).bool())
         law = output_law(SpeculativeSampling(), logits_of(p), dropped, weights, Sampling())
