@@ -22,7 +22,7 @@ from experiments.entry_point import one_line_errors, status
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
-from experiments.metrics import YARDSTICK, Runs, all_metrics, decode_ms, end_to_end_ms
+from experiments.metrics import YARDSTICK, Runs, all_metrics, decode_ms, end_to_end_ms, seconds_of_parts
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.timing import Alone, Decoder, Parts, Timed, time_parts, timed
 from framework.autoregressive import Autoregressive
@@ -30,6 +30,7 @@ from framework.cached_lm import CachedLM
 from framework.compiled import why_not
 from framework.drafter import Drafter
 from framework.engine import Engine
+from framework.gamma_policies.fixed import Fixed
 from framework.pretrained import device_named
 from framework.sampling import Sampling
 from framework.target import Target
@@ -52,16 +53,18 @@ class Contender:
         name: of the decoder: yardstick, a drafter, or one of Hugging Face's.
         mode: eager, compiled, or "" for Hugging Face's.
         decoder: what decodes.
+        loop: the engine whose parts are timed beside it: itself, or for the yardstick one that drafts nothing.
         runs: [repeat][batch].
-        parts: of an engine's round, in every repeat.
+        parts: of the loop's round, [repeat][batch].
         compile_seconds: what its first generation took beyond the second; 0 where nothing is compiled.
     """
 
     name: str
     mode: str
     decoder: Decoder
+    loop: Engine | None = None
     runs: list[list[Timed]] = field(default_factory=list)
-    parts: list[Parts] = field(default_factory=list)
+    parts: list[list[Parts]] = field(default_factory=list)
     compile_seconds: float = 0.0
 
 
@@ -76,7 +79,8 @@ class Row:
         over: ratio to others of this run, end to end: HF generate, HF assisted at the same gamma, and the yardstick in
             the same mode, whose ratio is without reading the prompts, as everywhere.
         attainable: what a loop without cost would reach over that yardstick.
-        efficiency: measured over attainable.
+        efficiency: measured over attainable. Either loop is held against its own parts, timed right after it, so that
+            the machine's pace, which changes within seconds, is the same for both.
         stages_ms: by stage over all prompts; medians.
     """
 
@@ -118,10 +122,13 @@ def contenders(
     """All that are to be compared at one temperature."""
     for mode in cfg.modes:
         compiled = mode == "compiled"
-        yield Contender(YARDSTICK, mode, Autoregressive(target=target, sampling=sampling, compiled=compiled))
-        for name, drafter in drafters.items():
-            engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)
-            yield Contender(name, mode, engine)
+        plain = Autoregressive(target=target, sampling=sampling, compiled=compiled)
+        engines = {
+            name: build_engine(cfg, drafter, target, sampling, compiled=compiled) for name, drafter in drafters.items()
+        }
+        yield Contender(YARDSTICK, mode, plain, loop=_drafting_nothing(next(iter(engines.values()), None)))
+        for name, engine in engines.items():
+            yield Contender(name, mode, engine, loop=engine)
     if cfg.hugging_face and cfg.batch_size == 1:
         gamma = build(cfg.gamma).max_gamma
         yield Contender("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
@@ -139,6 +146,19 @@ def contenders(
         )
 
 
+def _drafting_nothing(engine: Engine | None) -> Engine | None:
+    """The same loop at a gamma of 0: its only part is a target pass over pending."""
+    if engine is None:
+        return None
+    return Engine(
+        target=engine.target,
+        drafter=engine.drafter,
+        verifier=engine.verifier,
+        gamma_policy=Fixed(gamma=0),
+        sampling=engine.sampling,
+    )
+
+
 class Contest:
     """The contenders at one temperature, taking turns on the same prompts."""
 
@@ -148,7 +168,7 @@ class Contest:
         self._alone = {mode: Alone(target, compiled=mode == "compiled") for mode in MODES}
 
     def run(self) -> list[Row]:
-        """Warm up, time interleaved, time the parts; the figures of each."""
+        """Warm up, time interleaved, each beside its parts; the figures of each."""
         batches = self._plan.batches()
         for contender in self.contenders:
             doing = f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generations"
@@ -157,29 +177,28 @@ class Contest:
                     first, again = (self._timed(contender, batch) for _ in range(2))
                     if contender.mode == "compiled":
                         contender.compile_seconds += max(0.0, first.seconds - again.seconds)
+                    if contender.loop:
+                        self._parts(contender, contender.loop, batch, again)
         for repeat in range(self._plan.repeats):
             # Whoever comes first in one repeat comes last in another.
             order = self.contenders[repeat:] + self.contenders[:repeat]
             for contender in self.contenders:
                 contender.runs.append([])
+                contender.parts.append([])
             doing = f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}"
             with status(doing, minutes=True):
                 for batch in batches:
                     for contender in order if repeat % 2 == 0 else reversed(order):
-                        contender.runs[-1].append(self._timed(contender, batch))
-            with status(f"{doing}: the parts of a round", minutes=True):
-                for contender in self.contenders:
-                    if isinstance(contender.decoder, Engine):
-                        contender.parts.append(self._parts(contender, contender.decoder))
+                        contender.runs[-1].append(run := self._timed(contender, batch))
+                        if contender.loop:
+                            contender.parts[-1].append(self._parts(contender, contender.loop, batch, run))
         return [self._row(contender) for contender in self.contenders]
 
-    def _parts(self, contender: Contender, engine: Engine) -> Parts:
-        """The parts of a round, in the middle of the first batch's text, while the machine is as it was in a repeat."""
-        batch, stopping = self._plan.batches()[0], self._plan.stopping
-        tokens = contender.runs[-1][0].generation.tokens
-        half = [prompt + row[: len(row) // 2] for prompt, row in zip(batch.prompts, tokens, strict=True)]
-        room, alone = stopping.max_new_tokens // 2, self._alone[contender.mode]
-        return time_parts(engine, half, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
+    def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> Parts:
+        """The parts of a round, in the middle of what was just decoded."""
+        half = [prompt + row[: len(row) // 2] for prompt, row in zip(batch.prompts, run.generation.tokens, strict=True)]
+        room, alone = self._plan.stopping.max_new_tokens // 2, self._alone[contender.mode]
+        return time_parts(loop, half, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
 
     def _timed(self, contender: Contender, batch: Batch) -> Timed:
         return timed(contender.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
@@ -222,11 +241,21 @@ class Contest:
             tally.add(run.generation.tally)
         yardstick = next(c for c in self.contenders if (c.name, c.mode) == (YARDSTICK, contender.mode))
         found = []
-        for own, theirs, parts in zip(contender.runs, yardstick.runs, contender.parts, strict=True):
+        for own, theirs, of_batches in zip(contender.runs, yardstick.runs, contender.parts, strict=True):
             runs: Runs = {YARDSTICK: [theirs], contender.name: [own]}
-            found.append(all_metrics(contender.name, tally, parts, runs, {}))
-        names = {"attainable": "speedup/attainable", "efficiency": "efficiency", "tau": "tau", "d": "d", "v": "v"}
-        return {ours: statistics.median(metrics[name] for metrics in found) for ours, name in names.items()}
+            found += [all_metrics(contender.name, tally, parts, runs, {}) for parts in of_batches]
+        names = {"attainable": "speedup/attainable", "tau": "tau", "d": "d", "v": "v"}
+        medians = {ours: statistics.median(metrics[name] for metrics in found) for ours, name in names.items()}
+        return medians | {"efficiency": _time_over_parts(yardstick) / _time_over_parts(contender)}
+
+
+def _time_over_parts(contender: Contender) -> float:
+    """What decoding takes, over what its parts alone would: how much a loop costs. Median over all that was timed."""
+    return statistics.median(
+        run.decode_seconds / seconds_of_parts(run, parts)
+        for runs, of_batches in zip(contender.runs, contender.parts, strict=True)
+        for run, parts in zip(runs, of_batches, strict=True)
+    )
 
 
 def _stages_ms(runs: list[list[Timed]]) -> dict[str, float]:

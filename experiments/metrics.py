@@ -116,6 +116,22 @@ def _speed(own: list[list[Timed]], yardstick: list[list[Timed]]) -> dict[str, fl
     }
 
 
+def draft_and_target_time(tally: Tally, parts: Parts) -> tuple[float, float]:
+    """d and v of a mean round, in one-row target times; of a tally with at least one pass."""
+    passes = tally.passes.tolist()
+    times = [(count, parts.c * parts.depth(nodes), parts.v(nodes)) for nodes, count in enumerate(passes)]
+    d, v = (sum(count * each[part] for count, *each in times) / sum(passes) for part in (0, 1))
+    return d, v
+
+
+def seconds_of_parts(run: Timed, parts: Parts) -> float:
+    """What decoding would have taken if a round, or a plain decoder's step, were its parts alone."""
+    generation = run.generation
+    num_passes = run.num_places / len(generation.tokens)
+    time = 1.0 if generation.tally is None else sum(draft_and_target_time(generation.tally, parts))
+    return num_passes * time * parts.one_row
+
+
 def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str, float]:
     """What theory predicts from the measured alpha and cost, and what a loop of zero cost would reach.
 
@@ -131,8 +147,7 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
     num_nodes = sum(count * nodes for nodes, count in enumerate(passes)) / num_passes
     prediction["gamma/mean"] = gamma
     prediction["nodes/mean"] = num_nodes
-    prediction["d"] = parts.c * gamma
-    prediction["v"] = sum(count * parts.v(nodes) for nodes, count in enumerate(passes)) / num_passes
+    prediction["d"], prediction["v"] = draft_and_target_time(tally, parts)
     if eq1 is not None:
         prediction["speedup/theorem"] = theory.attainable_speedup(eq1, prediction["d"], 1)
         prediction["operations"] = (gamma * parts.operations + num_nodes + 1) / eq1
