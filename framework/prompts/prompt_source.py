@@ -7,11 +7,12 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Text:
-    """One document: where it came from, what kind it is, and what it says."""
+    """One document: where it came from, its kind, what it says, and what is to be answered where that is known."""
 
     name: str
     category: str
     text: str
+    reference: str | None = None
 
 
 class PromptSource(Protocol):
