@@ -19,15 +19,20 @@ class SmallTransformer:
     shape = Shape.CHAIN
     keep_drafting: Callable[[Tensor], Tensor] | None = None
 
-    def __init__(self, target: Target, *, model: Callable[[Target], CachedLM]):
+    def __init__(self, target: Target, *, model: Callable[[Target], CachedLM], top_k: int | None = None):
         """
         Args:
             target: whose vocabulary and tokenizer the model must share.
             model: builds the small model for that target.
+            top_k: draw from so many likeliest tokens only. q is then that law, with top_k entries in place of a
+                vocabulary of them; what it lacks of p is made up for by the rule. None draws from all.
 
         Raises:
-            ValueError: the tokenizers differ, or the model cannot be served.
+            ValueError: top_k is out of range, the tokenizers differ, or the model cannot be served.
         """
+        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
+            raise ValueError(f"drafter.top_k is {top_k!r}; allowed: a whole number >= 1, or null for all tokens")
+        self._top_k = top_k
         self.model = model(target)
 
     def num_uniforms(self, gamma: int) -> int:
@@ -44,6 +49,7 @@ class SmallTransformer:
             sampling=self._sampling,
             uniforms=uniforms,
             keep_drafting=self.keep_drafting,
+            top_k=self._top_k,
         )
         logits = self.model.catch_up(sequences)
         while chain.add(logits):

@@ -208,7 +208,7 @@ def time_parts(
         engine: its state is begun anew.
         alone: how the parts are run; engines of one target may share it, and the programs it holds. Programs are made
             for the shallowest and the deepest draft only; those between are taken to lie on a line.
-        room: how many more tokens the rows have room for; a program's passes see all there is.
+        room: how many more tokens the rows have room for, as in the generations whose programs are to be timed.
         contexts: token ids per row: prompts and what was generated so far.
         seeds: one per row.
         repeats: how often each part is run.

@@ -1,6 +1,6 @@
 """A chain of drafted tokens while it grows: what drafters that draft node by node share.
 
-B rows, V vocabulary.
+B rows, V vocabulary, S tokens that a sparse law has.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,7 @@ class GrowingChain:
         sampling: Sampling,
         uniforms: Tensor,
         keep_drafting: Callable[[Tensor], Tensor] | None,
+        top_k: int | None = None,
     ):
         """
         Args:
@@ -35,14 +36,17 @@ class GrowingChain:
             sampling: makes the law that tokens are drawn from.
             uniforms: [B, gamma] float64 in [0, 1).
             keep_drafting: asked after every node but the last whether each row goes on; None always does.
+            top_k: S: draw from so many likeliest tokens, and hand over their probabilities only; None draws from all.
         """
         self._gamma = gamma
         self._sampling = sampling
         self._uniforms = uniforms
         self._keep_drafting = keep_drafting
         self._goes_on = active
+        self._top_k = top_k
         self._tokens: list[Tensor] = []
         self._probs: list[Tensor] = []
+        self._support: list[Tensor] = []
         self._valid: list[Tensor] = []
 
     @property
@@ -58,27 +62,36 @@ class GrowingChain:
         """Draw the next token of every row from logits [B, V]; returns whether the chain grows on."""
         if self._sampling.greedy:
             # At temperature 0 every choice would be certain: the drafter's confidence is that of temperature 1.
-            return self._append(argmax(logits), lambda: logits.float().softmax(1))
-        return self._draw(self._sampling.probs(logits))
+            likeliest = argmax(logits)
+            return self._append(likeliest, likeliest, lambda: logits.float().softmax(1))
+        if self._top_k is None:
+            return self._draw(self._sampling.probs(logits))
+        logits, support = logits.topk(min(self._top_k, logits.shape[1]))
+        self._support.append(support)
+        return self._draw(self._sampling.probs(logits), support)
 
     def add_law(self, law: Tensor) -> bool:
         """The same from a law [B, V] float32 in place of logits: what they would be at temperature 1."""
         if self._sampling.greedy:
-            return self._append(argmax(law), lambda: law)
+            likeliest = argmax(law)
+            return self._append(likeliest, likeliest, lambda: law)
         # Without temperature and truncation the law stands as it is.
         return self._draw(law if self._sampling == Sampling() else self._sampling.probs(law.log()))
 
-    def _draw(self, probs: Tensor) -> bool:
+    def _draw(self, probs: Tensor, support: Tensor | None = None) -> bool:
+        """From probs [B, V], or [B, S] of the tokens in support."""
         self._probs.append(probs)
-        return self._append(draw(probs, self._uniforms[:, self.num_nodes]), lambda: probs)
+        entry = draw(probs, self._uniforms[:, self.num_nodes])
+        tokens = entry if support is None else support.gather(1, entry.unsqueeze(1)).squeeze(1)
+        return self._append(tokens, entry, lambda: probs)
 
-    def _append(self, tokens: Tensor, law: Callable[[], Tensor]) -> bool:
-        """Take in one node per row; `law` gives the [B, V] probabilities that say how sure of it the drafter was."""
+    def _append(self, tokens: Tensor, entry: Tensor, law: Callable[[], Tensor]) -> bool:
+        """Take in one node per row; entry [B] of `law`, [B, V] or [B, S], says how sure of it the drafter was."""
         self._tokens.append(tokens)
         if self._keep_drafting is not None:
             self._valid.append(self._goes_on)
             if self.num_nodes < self._gamma:
-                confidence = law().gather(1, tokens.unsqueeze(1)).squeeze(1)
+                confidence = law().gather(1, entry.unsqueeze(1)).squeeze(1)
                 self._goes_on = self._goes_on & self._keep_drafting(confidence)
                 return bool(self._goes_on.any())
         return self.num_nodes < self._gamma
@@ -89,4 +102,5 @@ class GrowingChain:
         valid = torch.stack(self._valid, 1) if self._valid else None
         if self._sampling.greedy:
             return Draft.chain(tokens, Law.ONE_HOT, valid=valid)
-        return Draft.chain(tokens, Law.IID, probs=torch.stack(self._probs, 1), valid=valid)
+        support = torch.stack(self._support, 1) if self._support else None
+        return Draft.chain(tokens, Law.IID, probs=torch.stack(self._probs, 1), support=support, valid=valid)

@@ -1,8 +1,10 @@
 """Every drafter with a yaml keeps the contract; a new one is checked as soon as its yaml is there."""
 
 import pytest
+from omegaconf import OmegaConf
 
-from experiments.tiny_drafters import NAMES, tiny_factory
+from drafters.small_transformer import SmallTransformer
+from experiments.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
 from framework.conformance import check_drafter
 from framework.tiny_models import tiny_target
 
@@ -13,6 +15,19 @@ VOCABULARY = 5
 def test_it_keeps_the_contract(name):
     target = tiny_target(vocabulary=VOCABULARY)
     check_drafter(tiny_factory(name, VOCABULARY), target=target, samples=3000).require()
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_drawing_from_few_tokens_keeps_it(top_k):
+    target = tiny_target(vocabulary=VOCABULARY)
+    node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"top_k": top_k})
+    check_drafter(tiny_factory_of(node, VOCABULARY), target=target, samples=3000).require()
+
+
+@pytest.mark.parametrize("top_k", [0, True, 2.5])
+def test_the_number_of_tokens_to_draw_from_is_checked(top_k):
+    with pytest.raises(ValueError, match=r"drafter.top_k is .* allowed: a whole number >= 1, or null"):
+        SmallTransformer(None, model=None, top_k=top_k)
 
 
 @pytest.mark.slow

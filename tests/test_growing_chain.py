@@ -1,5 +1,7 @@
 """Chains that grow node by node: proved exact by enumeration where they stop, caught where they would drop."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -35,6 +37,25 @@ def grow(logits: list[Tensor], **changes: object) -> tuple[GrowingChain, Draft]:
     return chain, chain.draft()
 
 
+def every_sparse_chain(q: Tables, top_k: int) -> tuple[Draft, Tensor]:
+    """All chains that the top_k likeliest tokens may give, with the probability of each."""
+    paths = torch.cartesian_prod(*[torch.arange(top_k)] * GAMMA)  # which of the likeliest, the first to be likeliest
+    weights, laws, uniforms = torch.ones(len(paths), dtype=torch.float64), [], []
+    prefix = torch.zeros(len(paths), dtype=torch.int64)
+    for depth, table in enumerate(q):
+        law = table[prefix]
+        masses, tokens = law.topk(top_k)
+        masses = masses / masses.sum(1, keepdim=True)
+        entry = paths[:, depth : depth + 1]
+        mass = masses.gather(1, entry).squeeze(1)
+        uniforms.append(masses.cumsum(1).gather(1, entry).squeeze(1) - mass / 2)
+        weights, laws = weights * mass, [*laws, law]
+        prefix = prefix * WIDTH + tokens.gather(1, entry).squeeze(1)
+    possible = weights > 0
+    _, draft = grow([law[possible].log() for law in laws], uniforms=torch.stack(uniforms, 1)[possible], top_k=top_k)
+    return draft, weights[possible]
+
+
 def every_chain(q: Tables, threshold: float) -> tuple[Draft, Tensor]:
     """All chains that q may give, each grown from uniforms that hit its tokens, with the probability of each."""
     paths = torch.cartesian_prod(*[torch.arange(WIDTH)] * GAMMA)
@@ -64,6 +85,26 @@ def test_stopping_after_a_weak_token_is_exact(kind: str, threshold: float) -> No
         draft, weights = every_chain(q, threshold)
         law = output_law(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
         assert total_variation(law, target_law(logits_of(p), Sampling())) <= ROUNDING, seed
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawing_from_the_likeliest_only_is_exact(kind: str, top_k: int) -> None:
+    for seed in range(5):
+        p, q = random_tables(kind, WIDTH, GAMMA, torch.Generator().manual_seed(seed))
+        draft, weights = every_sparse_chain(q, top_k)
+        assert draft.probs.shape == draft.support.shape == (len(weights), GAMMA, top_k)
+        law = output_law(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
+        assert total_variation(law, target_law(logits_of(p), Sampling())) <= ROUNDING, seed
+
+
+def test_drawing_from_the_likeliest_and_claiming_all_is_caught() -> None:
+    for seed in range(5):
+        p, q = random_tables("random", WIDTH, GAMMA, torch.Generator().manual_seed(seed))
+        draft, weights = every_sparse_chain(q, 2)
+        claimed = replace(draft, probs=draft.probs * 0.8)  # as if a fifth of q lay elsewhere
+        law = output_law(SpeculativeSampling(), logits_of(p), claimed, weights, Sampling())
+        assert total_variation(law, target_law(logits_of(p), Sampling())) > BIASED, seed
 
 
 def test_dropping_the_weak_token_itself_is_caught() -> None:

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framework import sampling as standardising
 from framework.draft import Draft, Law, TargetRows
+from framework.growing_chain import GrowingChain
 from framework.sampling import Sampling
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from framework.verifiers.tree_walk import TreeWalk
@@ -63,7 +64,27 @@ def test_no_copy_of_all_laws_is_made(sampling: Sampling, monkeypatch) -> None:
     tokens = torch.randint(30_000, (2, 8), generator=torch.Generator().manual_seed(3))
     chosen = Draft.chain(tokens, Law.ONE_HOT)
     drawn = Draft.chain(tokens, Law.IID, probs=torch.full((2, 8, 30_000), 1 / 30_000))
-    for rule, draft in ((SpeculativeSampling(), chosen), (SpeculativeSampling(), drawn), (TreeWalk(), chosen)):
+    few = Draft.chain(tokens, Law.IID, probs=torch.full((2, 8, 3), 1 / 3), support=torch.stack([tokens] * 3, 2))
+    cases = [(SpeculativeSampling(), draft) for draft in (chosen, drawn, few)] + [(TreeWalk(), chosen)]
+    for rule, draft in cases:
         assert verified(rule, draft, sampling) <= 2 * 30_000
     monkeypatch.setattr(standardising, "ENTRIES_AT_ONCE", 10**9)  # all at once: what is counted is seen
     assert verified(SpeculativeSampling(), drawn, sampling) >= 2 * 9 * 30_000
+
+
+def test_a_draft_from_few_tokens_holds_the_probabilities_of_those() -> None:
+    chain = GrowingChain(
+        gamma=8,
+        active=torch.ones(2).bool(),
+        sampling=Sampling(),
+        uniforms=torch.full((2, 8), 0.5, dtype=torch.float64),
+        keep_drafting=None,
+        top_k=20,
+    )
+    logits = torch.randn(2, 30_000, generator=torch.Generator().manual_seed(4))
+    with Largest() as largest:
+        while chain.add(logits):
+            pass
+        draft = chain.draft()
+    assert draft.probs.shape == (2, 8, 20) and largest.entries == 2 * 8 * 20
+    assert (draft.dense_probs(30_000) > 0).sum() == 2 * 8 * 20 and (draft.prob_of_tokens() > 0).all()
