@@ -344,7 +344,7 @@ class Grammar:
     def _place_phrase(self, random: Random, place: Place | Phrase, *, whereto: bool) -> Phrase:
         if isinstance(place, Phrase):
             return place
-        own = not place.tags.isdisjoint(("home", "living", "work"))
+        own = not place.tags.isdisjoint(("home", "lived_in", "work"))
         determiner = pick(random, PLACE_DETERMINERS if own else PUBLIC_PLACE_DETERMINERS)
         phrase = self._phrase(random, (place.noun,), plural=False, determiner=determiner)
         preposition = place.whereto if whereto else place.where
@@ -395,6 +395,13 @@ class Grammar:
             self._add_time(random, clause)
         return _made_clear(clause)
 
+    def _action(self, random: Random, tenses: tuple[Tense, ...], subject: NounPhrase | None = None) -> Clause:
+        """Something that is done, and over at some time."""
+        clause = self._clause(random, tenses, subject=subject, can_be_negated=False)
+        while "stative" in clause.verb.remarks:
+            clause = self._clause(random, tenses, subject=subject, can_be_negated=False)
+        return _affirmed(clause)
+
     def _add_time(self, random: Random, clause: Clause) -> None:
         tense, chance = clause.tense, random.random()
         if "stative" in clause.verb.remarks or tense is PROGRESSIVE:
@@ -423,6 +430,8 @@ class Grammar:
             if verb.places and random.random() < 0.4:
                 late = (self._location(random, verb),)
             elif "manner" in verb.remarks and not is_negated and random.random() < 0.4:
+                # Behind the object in German, too, as long as that is known to both.
+                accusative = self._phrase(random, verb.objects, determiner=THE)
                 late = (pick(random, MANNERS),)
         return Clause(subject, verb, tense, is_negated, accusative=accusative, late=late)
 
@@ -763,9 +772,9 @@ class Grammar:
 
     def _time_clause(self, random: Random) -> Sides:
         tenses = (PAST,) if random.random() < 0.6 else (PRESENT,)
-        main = self._clause(random, tenses, can_be_negated=False)
-        other = self._clause(random, tenses, subject=self._sub_subject(random), can_be_negated=False)
-        return self._joined(random, pick(random, WHENEVER), _affirmed(main), _affirmed(other))
+        main = self._action(random, tenses)
+        other = self._action(random, tenses, self._sub_subject(random))
+        return self._joined(random, pick(random, WHENEVER), main, other)
 
     def _matrix(self, random: Random, kind: str) -> Clause:
         """The clause around another: who says, hopes or tries it."""
