@@ -231,7 +231,8 @@ def _middle(clause: Clause) -> str:
 
     Pronouns come first. A noun that nicht negates comes before the time, any other behind it.
     """
-    pronouns, nouns = [], []
+    pronouns: list[str] = []
+    nouns: list[str] = []
     has_kein = False
     for phrase, case in ((clause.dative, DATIVE), (clause.accusative, ACCUSATIVE)):
         if phrase is not None:

@@ -194,6 +194,10 @@ class Grammar:
         self._growing = words.places_of("growing")
         self._things = words.nouns_of("thing", "clothes", "vehicle")
         self._flat, self._upright = words.nouns_of("flat"), words.nouns_of("upright")
+        self._kinds: list[Callable[[Random, Tense, bool, NounPhrase | None], Clause]] = [
+            *[self._transitive] * 42, *[self._intransitive] * 20, *[self._motion] * 14, *[self._giving] * 8,
+            *[self._helping] * 6, *[self._prepositional] * 10,
+        ]  # fmt: skip
         self._patterns: list[tuple[str, Callable[[Random], Sides]]] = []
         for name, make, weight in (
             ("statement", self._statement, 30),
@@ -377,20 +381,7 @@ class Grammar:
         """Somebody does something; `has_time` lets it say when or how often."""
         tense = pick(random, tenses)
         is_negated = can_be_negated and random.random() < 0.15
-        chance = random.random()
-        if chance < 0.42:
-            make = self._transitive
-        elif chance < 0.62:
-            make = self._intransitive
-        elif chance < 0.76:
-            make = self._motion
-        elif chance < 0.84:
-            make = self._giving
-        elif chance < 0.90:
-            make = self._helping
-        else:
-            make = self._prepositional
-        clause = make(random, tense, is_negated, subject)
+        clause = pick(random, self._kinds)(random, tense, is_negated, subject)
         if has_time:
             self._add_time(random, clause)
         return _made_clear(clause)
@@ -450,7 +441,7 @@ class Grammar:
     def _motion(self, random: Random, tense: Tense, is_negated: bool, subject: NounPhrase | None) -> Clause:
         verb = self._verb(random, self.lexicon.motion, tense)
         subject = subject or self._subject(random, verb, is_negated=is_negated)
-        late = (self._direction(random, verb),)
+        late: tuple[Phrase, ...] = (self._direction(random, verb),)
         chance = random.random()
         if verb.english.base == "travel" and chance < 0.5:
             late += (pick(random, MEANS),)

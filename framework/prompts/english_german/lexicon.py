@@ -108,10 +108,10 @@ class Lexicon:
         self.colours = [_adjective(row) for row in _rows(words.COLOURS)]
         self._fits = [expanded(row[4]) for row in _rows(words.ADJECTIVES)]
         self._colours_fit = [expanded(row[4]) for row in _rows(words.COLOURS)]
-        self.nouns = [self._noun(*row) for row in _rows(words.NOUNS)]
+        self.nouns = [self._noun(row) for row in _rows(words.NOUNS)]
         self.places = []
         for *forms, where, whereto, tags, classes in _rows(words.PLACES):
-            noun = self._noun(*forms, classes)
+            noun = self._noun([*forms, classes])
             self.places.append(Place(noun, _pair(where), _pair(whereto), frozenset(tags.split(","))))
             if noun.english[0] not in {known.english[0] for known in self.nouns}:
                 self.nouns.append(noun)
@@ -140,7 +140,7 @@ class Lexicon:
             man = noun.german[0][0]
             woman = with_umlaut.get(man, man + "in")
             names = "/".join(noun.english)
-            self._women_of[noun.english[0]] = self._noun(names, "f", woman, woman + "nen", ",".join(noun.classes))
+            self._women_of[noun.english[0]] = self._noun([names, "f", woman, woman + "nen", ",".join(noun.classes)])
 
     def nouns_of(self, *classes: str) -> tuple[Noun, ...]:
         """The nouns of any of some classes."""
@@ -154,7 +154,8 @@ class Lexicon:
         """A woman of a profession, for whom German has a word of its own."""
         return self._women_of[profession.english[0]]
 
-    def _noun(self, english: str, gender: str, german: str, plural: str, classes: str) -> Noun:
+    def _noun(self, row: list[str]) -> Noun:
+        english, gender, german, plural, classes = row
         singular, _, irregular = english.replace("_", " ").partition("/")
         kinds = frozenset(self._expanded(classes))
         others = plural if gender.endswith("*") else german
