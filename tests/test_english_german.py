@@ -37,7 +37,8 @@ from framework.prompts.english_german.clauses import (
     join,
     sentence,
 )
-from framework.prompts.english_german.grammar import IT, PRONOUNS, WHO, Grammar, SentencePair
+from framework.prompts.english_german.drawing import IT, PRONOUNS, WHO
+from framework.prompts.english_german.grammar import Grammar, SentencePair
 from framework.prompts.english_german.inflection import (
     ACCUSATIVE,
     DATIVE,
