@@ -7,7 +7,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Text:
-    """One document: where it came from, its kind, what it says, and what is to be answered where that is known."""
+    """One document: where it came from, what kind it is, and what it says.
+
+    Attributes:
+        reference: what the model is to answer, where that is known.
+    """
 
     name: str
     category: str
