@@ -29,13 +29,14 @@ class PromptLookup:
     shape = Shape.CHAIN
     on_host = True
 
-    def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str):
+    def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str, from_source: bool = True):
         """
         Args:
             target: not needed; every drafter gets it.
             max_ngram: longest suffix looked for, in tokens; the first to be tried.
             min_ngram: shortest one.
             match: which earlier occurrence to copy from: "last" (most recent) or "first" (oldest).
+            from_source: whether an encoder's source counts as text before the text, to be copied from as well.
 
         Raises:
             ValueError: a setting outside its range; the message names the yaml key.
@@ -49,6 +50,7 @@ class PromptLookup:
             raise ValueError(f"drafter.match is {match!r}; allowed: {', '.join(MATCHES)}")
         self._sizes = range(max_ngram, min_ngram - 1, -1)
         self._keep_first = match == "first"
+        self._from_source = from_source
         self._texts: list[_IndexedText] = []
 
     def num_uniforms(self, gamma: int) -> int:
@@ -56,7 +58,8 @@ class PromptLookup:
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._texts = [_IndexedText(self._sizes, self._keep_first) for _ in range(sequences.num_rows)]
+        sources = sequences.sources if self._from_source else [[]] * sequences.num_rows
+        self._texts = [_IndexedText(source, self._sizes, self._keep_first) for source in sources]
         catch_up(self._texts, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -77,9 +80,10 @@ class PromptLookup:
 class _IndexedText:
     """One row's tokens, and where each n-gram among them was followed by another token."""
 
-    def __init__(self, sizes: range, keep_first: bool):
+    def __init__(self, source: list[int], sizes: range, keep_first: bool):
         """
         Args:
+            source: tokens before the text.
             sizes: n-gram sizes in the order of preference.
             keep_first: whether the oldest occurrence of an n-gram is remembered, or the latest.
         """
@@ -87,6 +91,13 @@ class _IndexedText:
         self._sizes = sizes
         self._keep_first = keep_first
         self._after: dict[tuple[int, ...], int] = {}
+        for token in source:
+            self.append(token)
+        self._num_source = len(source)
+
+    def __len__(self) -> int:
+        """Tokens of the text."""
+        return len(self.tokens) - self._num_source
 
     def append(self, token: int) -> None:
         """Take in one token. Only now do the n-grams before it have a continuation: a suffix never finds itself."""

@@ -179,18 +179,20 @@ def build_stopping(cfg: DictConfig, target: Target) -> Stopping:
 
 
 def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
+    # A source is read by the encoder, and leaves the context to the text.
+    taken = max(1, len(target.model.text_start))
     room = target.model.context - cfg.max_new_tokens
-    if room < 1:
+    if room < taken:
         raise ValueError(
-            f"max_new_tokens is {cfg.max_new_tokens}; allowed: at most {target.model.context - 1}, one less than the "
-            "target's context"
+            f"max_new_tokens is {cfg.max_new_tokens}; allowed: at most {target.model.context - taken}, which is what "
+            "the target's context leaves"
         )
     return make_prompts(
         build(cfg.prompts.source),
         target.tokenizer,
         count=cfg.prompts.count,
         first_tokens=cfg.prompts.first_tokens,
-        max_tokens=room,
+        max_tokens=target.model.context if target.model.text_start else room,
         too_long=cfg.prompts.too_long,
         vocabulary_size=target.vocabulary_size,
         chat=cfg.prompts.chat,

@@ -1,7 +1,7 @@
 """Hugging Face's own `generate`, behind the same interface: what the yardstick is checked against."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from framework.cached_lm import CachedLM
 from framework.generation import Generation
 from framework.sampling import Sampling
+from framework.sequences import Conditioned, Prompt, text_of
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.target import Target
@@ -45,7 +46,7 @@ class HuggingFaceGenerate:
 
     @torch.no_grad()
     def generate(
-        self, prompts: list[list[int]], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
     ) -> Generation:
         """Decode a batch of one prompt; its seed does not give the yardstick's tokens above temperature 0.
 
@@ -54,7 +55,7 @@ class HuggingFaceGenerate:
         """
         if len(prompts) != 1:
             raise ValueError(f"Hugging Face generate is measured one prompt at a time; got {len(prompts)}")
-        knobs: dict[str, float | bool] = {"do_sample": False}
+        knobs: dict[str, Any] = {"do_sample": False}
         if not self.sampling.greedy:
             knobs = {
                 "do_sample": True,
@@ -64,21 +65,31 @@ class HuggingFaceGenerate:
                 "typical_p": 1.0,
             } | ({"min_p": self.sampling.min_p} if self.sampling.min_p else {})
         stopwatch = stopwatch or Stopwatch(self.target.device)
-        tokens = torch.tensor(prompts, device=self.target.device)
+        prompt = self.target.as_prompt(prompts[0])
+        text = text_of(prompt)
+        given = torch.tensor([prompt.source if isinstance(prompt, Conditioned) else text], device=self.target.device)
+        if isinstance(prompt, Conditioned):
+            knobs["decoder_input_ids"] = torch.tensor([text], device=self.target.device)
         with self._constant_gamma(), ExitStack() as prefill:
             prefill.enter_context(stopwatch.stage("prefill"))
             output = self.target.model.model.generate(
-                tokens,
-                attention_mask=torch.ones_like(tokens),
+                given,
+                attention_mask=torch.ones_like(given),
                 max_new_tokens=stopping.max_new_tokens,
                 eos_token_id=list(stopping.eos_ids) or None,
                 pad_token_id=stopping.eos_ids[0] if stopping.eos_ids else 0,
-                repetition_penalty=1.0,  # not what the model's own generation config would have
+                # not what the model's own generation config would have
+                repetition_penalty=1.0,
+                no_repeat_ngram_size=0,
+                num_beams=1,
+                min_length=0,
+                forced_eos_token_id=None,
+                bad_words_ids=None,
                 logits_processor=LogitsProcessorList([_EndOf(prefill)]),
                 **knobs,
                 **self._drafting,
             )
-        return Generation(tokens=[output[0, len(prompts[0]) :].tolist()], finish_reasons=[""])
+        return Generation(tokens=[output[0, len(text) :].tolist()], finish_reasons=[""])
 
     @contextmanager
     def _constant_gamma(self) -> Iterator[None]:

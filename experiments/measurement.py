@@ -13,6 +13,7 @@ from rich.progress import Progress
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
 from experiments.provenance import peak_memory_mb, provenance
+from experiments.quality import quality
 from experiments.records import Record
 from experiments.timing import Alone, Decoder, Parts, time_parts, timed
 from framework.autoregressive import Autoregressive
@@ -187,7 +188,7 @@ class _Bench:
         """The parts of a round alone, in the middle of plain decoding's text; what they cost, for policies that ask."""
         plain = self.decoders[YARDSTICK].generate(batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds)
         pairs = zip(batch.prompts, plain.tokens, strict=True)
-        half = [prompt + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
+        half = [self.target.as_prompt(prompt) + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
         for subject in self.alive:
             with self.ends_only(subject):
                 subject.parts = time_parts(
@@ -238,7 +239,7 @@ class _Bench:
                 "finish_reason": generation.finish_reasons[index],
                 "seed": batch.seeds[index],
                 "text": self.target.tokenizer.decode(tokens),
-            }
+            } | ({} if prompt.reference is None else {"reference": prompt.reference})
 
     def record(self, subject: Subject) -> Record:
         """Everything known of a subject once all batches were taken, but for where and when."""
@@ -250,6 +251,11 @@ class _Bench:
         if self.sampling.greedy and self.target.model.model.dtype in (torch.float32, torch.float64):
             parted = parted_from((YARDSTICK, HUGGING_FACE), name, self.runs, self.target, prompts)
         metrics = all_metrics(name, tally, subject.parts, self.runs, parted)
+        answers = [tokens for run in self.runs[name][0] for tokens in run.generation.tokens]
+        metrics |= quality(
+            [self.target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers],
+            [prompt.reference for prompt in prompt_set.prompts],
+        )
         stages, stages_per_round = stage_times(
             self.runs[name][0],
             num_passes=float(tally.passes.sum()),

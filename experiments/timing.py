@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import Costs
 from framework.generation import Generation
 from framework.sampling import Sampling
-from framework.sequences import Sequences
+from framework.sequences import Prompt, Sequences
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.target import Target
@@ -34,7 +34,7 @@ class Decoder(Protocol):
     """Anything that decodes: the engine, the yardstick, Hugging Face."""
 
     def generate(
-        self, prompts: list[list[int]], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
     ) -> Generation: ...
 
 
@@ -68,7 +68,7 @@ class Timed:
 
 
 def timed(
-    decoder: Decoder, prompts: list[list[int]], stopping: Stopping, seeds: list[int], device: torch.device
+    decoder: Decoder, prompts: Sequence[Prompt], stopping: Stopping, seeds: list[int], device: torch.device
 ) -> Timed:
     stopwatch = Stopwatch(device)
     _wait(device)
@@ -145,14 +145,14 @@ class Alone:
         tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
         if not self.compiled:
             return lambda: _pass(model, sequences, tokens, draft.tree)
-        tree, shape = None if draft.tree.is_chain else draft.tree, (*tokens.shape, *sequences.tokens.shape)
+        tree, shape = None if draft.tree.is_chain else draft.tree, (*tokens.shape, *sequences.shape)
         return self._as_program(self._pass, (shape, tree is None), sequences, model, sequences, tokens, tree)
 
     def drafting(self, engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor) -> Callable[[], object]:
         """Proposing gamma deep, and hearing that nothing came of it."""
         if not self.compiled or drafts_outside(engine.drafter, engine.gamma_policy):
             return lambda: _propose(engine, sequences, gamma, uniforms)
-        shape = (id(engine), gamma, *sequences.tokens.shape)
+        shape = (id(engine), gamma, *sequences.shape)
         return self._as_program(self._propose, shape, sequences, engine, sequences, gamma, uniforms)
 
     @staticmethod
@@ -195,7 +195,7 @@ def _nothing_came_of(draft: Draft, sequences: Sequences, hidden: Tensor) -> Outc
 @torch.no_grad()
 def time_parts(
     engine: Engine,
-    contexts: list[list[int]],
+    contexts: Sequence[Prompt],
     *,
     seeds: list[int],
     repeats: int,

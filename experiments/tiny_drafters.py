@@ -9,6 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.assemble import DrafterFactory, build
+from framework.conditioned_decoder import num_decoder_layers
 from framework.drafter import Drafter
 from framework.layer_set import LayerSet, save_layer_set
 from framework.medusa_heads import MedusaHeads, save_heads
@@ -83,7 +84,7 @@ def _tiny_heads(target: Target) -> str:
 
 def _tiny_layers(target: Target) -> str:
     """A set that skips the last attention and the first MLP."""
-    num_layers = target.model.model.config.get_text_config().num_hidden_layers
+    num_layers = num_decoder_layers(target.model.model)
     path = _temporary() / f"layers-{target.fingerprint}.yaml"
     save_layer_set(path, LayerSet(num_layers, (num_layers - 1,), (0,)), fingerprint=target.fingerprint, facts={})
     return str(path)

@@ -1,5 +1,7 @@
 """Plain decoding through the same CachedLM: the yardstick for the law and for the walltime."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from framework.compiled import Compiled, reach_as_input
 from framework.generation import Generation
 from framework.prefill import prefill
 from framework.sampling import Sampling
-from framework.sequences import Sequences
+from framework.sequences import Prompt, Sequences
 from framework.stopping import Finisher, Stopping
 from framework.stopwatch import Stage, Stopwatch, untimed
 from framework.target import Target
@@ -28,7 +30,7 @@ class Autoregressive:
 
     @torch.no_grad()
     def generate(
-        self, prompts: list[list[int]], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
     ) -> Generation:
         """Decode a batch of prompts.
 
@@ -58,7 +60,7 @@ class Autoregressive:
         if self._program is None:
             return self._on_device(sequences, finisher, uniforms, stage)
         with stage("step"), reach_as_input(sequences):
-            return self._program(sequences.tokens.shape, sequences, finisher, uniforms)
+            return self._program(sequences.shape, sequences, finisher, uniforms)
 
     def _on_device(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage = untimed) -> Tensor:
         """A step, but for the host's share."""

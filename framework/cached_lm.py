@@ -1,5 +1,7 @@
 """CachedLM: a Hugging Face decoder whose rows advance and roll back separately. Serves target and drafter alike.
 
+The decoder of an encoder-decoder model is one too, once it has read a source per row.
+
 Slot = position: row b's token at position t lives in cache slot t. A query at position t sees the slots up to t, so
 rolling back is only a smaller start at the next pass: stale slots are never seen before they are overwritten.
 """
@@ -7,14 +9,16 @@ rolling back is only a smaller start at the next pass: stale slots are never see
 import copy
 import math
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from framework.cache_slots import Slots
+from framework.conditioned_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
 from framework.draft import Outcome
-from framework.refusal import refusal
+from framework.refusal import longest_context, refusal
 from framework.sequences import Sequences
 from framework.tree import Tree
 
@@ -28,6 +32,7 @@ class CachedLM:
 
     Attributes:
         model: the Hugging Face model, in evaluation mode; never edited.
+        text_start: the tokens that every text begins with where a source is read besides; empty in decoder-only models.
         vocabulary_size: width of the logits handed out. Rows of the output layer beyond it are padding and cut off;
             missing ones are filled with -inf, and such tokens are read as the last one the model knows.
         context: most positions a row may have.
@@ -46,11 +51,15 @@ class CachedLM:
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
         self.model = model.eval()
         self.vocabulary_size = vocabulary_size
-        self.context: int = context or model.config.get_text_config().max_position_embeddings
+        self.context: int = context or longest_context(model.config.get_text_config()) or 0
+        self.text_start = decoder_start(model) if model.config.is_encoder_decoder else []
         self.cached = torch.zeros(0, dtype=torch.int64)
         self._watched = _OutputLayerInput(self.model)
         self._last_known = model.config.get_text_config().vocab_size - 1
-        self._slots = Slots(model.config.get_text_config().num_hidden_layers)
+        self._slots = Slots(num_decoder_layers(model))
+        self._decoder: Any = model
+        if self.text_start:
+            self._decoder = ConditionedDecoder(model, self._slots.cache)
         self._probe()
 
     @property
@@ -62,6 +71,11 @@ class CachedLM:
         self._slots.begin(num_rows, capacity, self.device)
         self.cached = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
         self._most_uncached: int | None = None  # no row has more committed tokens to read; None: the host does not know
+
+    def read_sources(self, sequences: Sequences) -> None:
+        """Encode the sources of these sequences, once for all passes to come; nothing to do in a decoder-only model."""
+        if self.text_start:
+            self._decoder.read(sequences.source, sequences.source_mask)
 
     def forward(
         self,
@@ -98,17 +112,20 @@ class CachedLM:
         visible = min(visible, self._slots.capacity)
         self._slots.aim(slots, visible=visible)
         kept = torch.unique(keep) if keep is not None and num_tokens > FEW_TOKENS else None
+        key_positions = self._slots.ids[:visible].unsqueeze(0)
         if tree is None or tree.is_chain:
             positions, mask = slots, self._mask(start, slots, visible)
         else:
             assert start is not None, "the nodes of a tree lie behind something committed"
             positions = start.unsqueeze(1) + tree.depth[:, first : first + num_tokens]
             mask = self._tree_mask(start, tree.sees[:, first : first + num_tokens], visible)
+            if self.text_start:
+                key_positions = self._tree_positions(start, tree.depth, visible)
         if self._last_known < self.vocabulary_size - 1:
             tokens = tokens.clamp(max=self._last_known)
         # Inference mode saves a twentieth of the pass.
         with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
-            logits = self.model(
+            logits = self._decoder(
                 input_ids=tokens,
                 attention_mask=mask,
                 # Tokens past the context belong to no committed row; they only must not index out of the table.
@@ -116,6 +133,7 @@ class CachedLM:
                 past_key_values=self._slots.cache,
                 use_cache=True,
                 logits_to_keep=0 if kept is None else kept,
+                **({"key_positions": key_positions} if self.text_start else {}),
             ).logits
         made = (self._to_vocabulary(logits), self._watched.hidden)
         # What is copied out of inference mode is an ordinary tensor again, fit to be trained on.
@@ -144,6 +162,7 @@ class CachedLM:
     def begin_with(self, sequences: Sequences) -> None:
         """Begin with as many rows and slots as these sequences have, and read all that they hold."""
         self.begin(*sequences.tokens.shape)
+        self.read_sources(sequences)
         self.catch_up(sequences)
         self._most_uncached = 2  # as after every other round (`keep_accepted`), although one is all there is
 
@@ -196,6 +215,7 @@ class CachedLM:
         """
         shared = copy.copy(self)
         shared.model = model
+        shared._decoder = self._decoder.sharing_sources(model) if self.text_start else model
         if model.get_output_embeddings() is not self.model.get_output_embeddings():
             shared._watched = _OutputLayerInput(model)
         return shared
@@ -221,6 +241,25 @@ class CachedLM:
         seen = sees.gather(2, row) & within.unsqueeze(1)
         mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device)
         return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min).unsqueeze(1)
+
+    def _tree_positions(self, start: Tensor, depth: Tensor, visible: int) -> Tensor:
+        """[B, visible] int64: where what lies in each slot stands; nodes of a tree stand as deep as they are."""
+        row = (self._slots.ids[:visible] - start.unsqueeze(1)).clamp(min=0, max=depth.shape[1] - 1)
+        behind = start.unsqueeze(1) + depth.expand(len(start), -1).gather(1, row)
+        return torch.where(self._slots.ids[:visible] > start.unsqueeze(1), behind, self._slots.ids[:visible])
+
+    def uncached(self, tokens: Tensor, source: list[int] | None = None) -> Tensor:
+        """[B, T, V] logits of whole texts by one pass of the model itself, without a cache.
+
+        Args:
+            tokens: [B, T] int64.
+            source: of all of them; None for decoder-only models.
+        """
+        inputs = {"input_ids": tokens}
+        if source is not None:
+            sources = torch.tensor([source], device=tokens.device).expand(len(tokens), -1)
+            inputs = {"input_ids": sources, "decoder_input_ids": tokens}
+        return self._to_vocabulary(self.model(**inputs, use_cache=False).logits)
 
     def _to_vocabulary(self, logits: Tensor) -> Tensor:
         missing = self.vocabulary_size - logits.shape[-1]
@@ -257,14 +296,18 @@ class CachedLM:
         most = min(self.vocabulary_size, self._last_known + 1)
         tokens = torch.randint(0, most, (2, PROBE_TOKENS), generator=torch.Generator().manual_seed(0)).to(self.device)
         start = torch.tensor([PROBE_TOKENS - 3, 2], device=self.device)
+        source = tokens.flip(1) if self.text_start else None
         self.begin(2, PROBE_TOKENS)
+        if source is not None:
+            self._decoder.read(source, torch.ones_like(source, dtype=torch.bool))
         self.forward(tokens.flip(1), None, visible=PROBE_TOKENS)  # what is to be rolled back
         self.forward(tokens[:, :-3], None, visible=PROBE_TOKENS - 3)
         continued = tokens.gather(1, start.unsqueeze(1) + torch.arange(3, device=self.device))
         cached = self.forward(continued, start, visible=PROBE_TOKENS)
         errors = []
         for row, end in enumerate((PROBE_TOKENS, 5)):
-            uncached = self.model(input_ids=tokens[row : row + 1, :end], use_cache=False).logits[0, -3:]
+            its_source = None if source is None else source[row].tolist()
+            uncached = self.uncached(tokens[row : row + 1, :end], its_source)[0, -3:]
             # Not over the filling of a vocabulary wider than the model.
             expected, got = uncached[:, :most].double(), cached[row, :, :most].double()
             errors.append((expected - got).abs().max() / (1 + expected.abs().max()))

@@ -141,13 +141,13 @@ class CompiledRound:
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
         if not self._drafts_outside:
             with stage("round"), reach_as_input(sequences):
-                return self._program((gamma, *sequences.tokens.shape), decoding, gamma, uniforms)
+                return self._program((gamma, *sequences.shape), decoding, gamma, uniforms)
         with stage("draft"):
             draft = self._on_device.propose(decoding, gamma, uniforms)
             if draft.num_nodes:  # one program for all that gamma allows, and one for a round without a draft
                 draft = draft.padded(gamma)
         with stage("judge"), reach_as_input(sequences):
-            return self._program((draft.num_nodes, *sequences.tokens.shape), decoding, draft, uniforms)
+            return self._program((draft.num_nodes, *sequences.shape), decoding, draft, uniforms)
 
     def _draft_and_judge(self, decoding: Decoding, gamma: int, uniforms: Tensor) -> Tensor:
         return self._judge(decoding, self._on_device.propose(decoding, gamma, uniforms), uniforms)

@@ -1,5 +1,7 @@
 """The loop: propose, one target pass, verify, commit, observe. The same for every drafter and acceptance rule."""
 
+from collections.abc import Sequence
+
 import torch
 
 from framework.compiled import CompiledRound
@@ -10,6 +12,7 @@ from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.generation import Generation
 from framework.prefill import prefill
 from framework.sampling import Sampling
+from framework.sequences import Prompt
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.tally import Tally
@@ -51,7 +54,7 @@ class Engine:
     @torch.no_grad()
     def generate(
         self,
-        prompts: list[list[int]],
+        prompts: Sequence[Prompt],
         *,
         stopping: Stopping,
         seeds: list[int],
@@ -79,7 +82,7 @@ class Engine:
         return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons, tally=decoding.tally)
 
     def begin(
-        self, prompts: list[list[int]], *, stopping: Stopping, seeds: list[int], detailed: bool, stopwatch: Stopwatch
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], detailed: bool, stopwatch: Stopwatch
     ) -> Decoding:
         """Read the prompts and commit a first token: a round that proposed nothing."""
         device, max_gamma = self.target.device, self.gamma_policy.max_gamma

@@ -1,9 +1,11 @@
 """Are two greedy decodings the same? The float32 rule: they may part only where the target itself is torn."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from framework.sequences import Prompt
 from framework.target import Target
 
 TORN = 1e-4  # logits; below this margin two exact paths may round to different tokens
@@ -27,9 +29,9 @@ class Difference:
 
 @torch.no_grad()
 def differences(
-    target: Target, prompts: list[list[int]], expected: list[list[int]], got: list[list[int]]
+    target: Target, prompts: Sequence[Prompt], expected: list[list[int]], got: list[list[int]]
 ) -> list[Difference]:
-    """First difference of every row that differs; all arguments are token ids per row."""
+    """First difference of every row that differs; expected and got are token ids per row."""
     found = []
     for row, (prompt, left, right) in enumerate(zip(prompts, expected, got, strict=True)):
         if left == right:
@@ -39,8 +41,7 @@ def differences(
         )
         margin = float("inf")
         if same < min(len(left), len(right)):
-            prefix = torch.tensor([prompt + left[:same]], device=target.device)
-            logits = target.model.model(input_ids=prefix, use_cache=False).logits[0, -1, : target.vocabulary_size]
+            logits = target.uncached(target.as_prompt(prompt) + left[:same])[-1]
             top = logits.float().topk(2).values
             margin = float(top[0] - top[1])
         found.append(Difference(row=row, position=same, margin=margin))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.sampling import Sampling
+from framework.sequences import Conditioned, Prompt, text_of
 from framework.target import Target
 
 LEAST_EXPECTED = 5  # rarer cells are counted together: alone they tell little, and each costs a degree of freedom
@@ -112,16 +113,20 @@ class ContinuationLaw:
 
 
 @torch.no_grad()
-def continuation_law(target: Target, prompt: list[int], length: int, sampling: Sampling) -> ContinuationLaw:
+def continuation_law(target: Target, prompt: Prompt, length: int, sampling: Sampling) -> ContinuationLaw:
     """The law of the next `length` tokens, by uncached passes over every prefix that has mass."""
-    prefixes, law = torch.tensor([prompt], device=target.device), torch.ones(1, dtype=torch.float64)
+    prompt = target.as_prompt(prompt)
+    text = text_of(prompt)
+    prefixes, law = torch.tensor([text], device=target.device), torch.ones(1, dtype=torch.float64)
     for _ in range(length):
         logits = [
-            target.model.model(input_ids=some, use_cache=False).logits[:, -1, : target.vocabulary_size].double().cpu()
+            target.model.uncached(some, prompt.source if isinstance(prompt, Conditioned) else None)[:, -1]
+            .double()
+            .cpu()
             for some in prefixes.split(PREFIXES_PER_PASS)
         ]
         probs = sampling.probs(torch.cat(logits))
         parents, tokens = probs.nonzero(as_tuple=True)
         law = law[parents] * probs[parents, tokens]
         prefixes = torch.cat([prefixes[parents.to(prefixes.device)], tokens.to(prefixes.device).unsqueeze(1)], 1)
-    return ContinuationLaw(tokens=prefixes[:, len(prompt) :].cpu(), probs=law)
+    return ContinuationLaw(tokens=prefixes[:, len(text) :].cpu(), probs=law)

@@ -127,6 +127,9 @@ class GrowingCounts:
         self._of_all = np.zeros(vocabulary_size, dtype=np.int64)
         self._after: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     def append(self, token: int) -> None:
         """Take in one token: count it after every context that it now follows."""
         context = self.tokens[-self._longest_context :] if self._longest_context else []

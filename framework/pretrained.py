@@ -11,13 +11,20 @@ from pickle import UnpicklingError
 import torch
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from framework import fused_attention
 from framework.cached_lm import CachedLM
 from framework.hub import why_unreachable
-from framework.refusal import ATTENTIONS
+from framework.refusal import ATTENTIONS, longest_context
 from framework.target import Target
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -69,7 +76,11 @@ def load_draft_model(
         place = _locate(path, key=f"{key}.path")
         check_same_tokenizer(target.tokenizer, _load_tokenizer(place), key=f"{key}.path")
         model = _load_model(place, dtype, target.device, attention, key=key)
-        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or target.model.context
+        if model.config.is_encoder_decoder and not target.model.text_start:
+            raise ValueError(
+                f"{key}.path is {path!r}, an encoder-decoder model; a decoder-only target has no source for it"
+            )
+        limit = longest_context(model.config.get_text_config()) or target.model.context
         return CachedLM(model, vocabulary_size=target.vocabulary_size, context=min(target.model.context, limit))
 
     return load
@@ -190,9 +201,8 @@ def _load_model(place: _Place, dtype: str, device: torch.device, attention: str,
     options = {"local_files_only": place.is_local, "trust_remote_code": False}
     fused_attention.register()
     with place.loading():
-        if AutoConfig.from_pretrained(place.path, **options).is_encoder_decoder:
-            raise ValueError("it is an encoder-decoder model; give a decoder-only model")
-        model, report = AutoModelForCausalLM.from_pretrained(
+        has_encoder = AutoConfig.from_pretrained(place.path, **options).is_encoder_decoder
+        model, report = (AutoModelForSeq2SeqLM if has_encoder else AutoModelForCausalLM).from_pretrained(
             place.path, dtype=DTYPES[dtype], attn_implementation=attention, output_loading_info=True, **options
         )
         if missing := sorted(report["missing_keys"]):

@@ -6,20 +6,20 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 # Flash attention takes no mask of ours, and flex attention no dense one.
 ATTENTIONS = ("fused", "sdpa", "eager")
+T5_POSITIONS = 512  # what T5 was trained with (Raffel et al., 2020); its family's configs may not say so
 
 
 def refusal(model: PreTrainedModel, context: int | None) -> str | None:
     """Why a model cannot be served exactly within `context` positions (None: its own limit), or None if it can."""
     config: PretrainedConfig = model.config.get_text_config()
-    if model.config.is_encoder_decoder:
-        return "encoder-decoder models are not supported; give a decoder-only model"
     if model._is_stateful:
         return "it keeps a recurrent state, which cannot be rolled back"
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    if not takes_positions and not model.config.is_encoder_decoder:
         return "it takes no position_ids, so that rows of different lengths cannot be told where they are"
     if config._attn_implementation not in ATTENTIONS:
         return f"target.attention is {config._attn_implementation!r}; allowed: {', '.join(ATTENTIONS)}"
-    limit = getattr(config, "max_position_embeddings", None) or context
+    limit = longest_context(config) or context
     if limit is None:
         return "it does not say how long its context is; set target.context"
     context = limit if context is None else context
@@ -36,6 +36,13 @@ def refusal(model: PreTrainedModel, context: int | None) -> str | None:
         if rope.get("rope_type") == "longrope" and original < context:
             return f"its rotary positions change beyond {original}; set target.context={original}"
     return None
+
+
+def longest_context(config: PretrainedConfig) -> int | None:
+    """Most positions a model has by its own account; None if it gives none."""
+    # T5 knows distances only, and calls what it was trained with n_positions.
+    own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    return own or (T5_POSITIONS if hasattr(config, "relative_attention_num_buckets") else None)
 
 
 def _ropes(config: PretrainedConfig) -> list[dict]:

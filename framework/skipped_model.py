@@ -1,13 +1,14 @@
 """Twins of a decoder without some of its sub-layers: they share its parameters, and the decoder is left as it is."""
 
-import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from framework.conditioned_decoder import num_decoder_layers
 from framework.layer_set import LayerSet
+from framework.twins import replaced, twin
 
 ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")
 MLPS = ("mlp", "feed_forward")
@@ -28,7 +29,7 @@ class SubLayers:
         self._model = model
         self._path, blocks = _find_blocks(model)
         width = model.config.get_text_config().hidden_size
-        self._blocks = [_Block(block, width) for block in blocks]
+        self._blocks = [_T5Block(block) if _is_t5(block) else _Block(block, width) for block in blocks]
         for block in self._blocks:
             if reason := block.refusal():
                 raise ValueError(f"{_unfit(model)}: {reason}; choose another drafter=")
@@ -46,15 +47,16 @@ class SubLayers:
             block.without(attention=layer in skip.skip_attention, mlp=layer in skip.skip_mlp)
             for layer, block in enumerate(self._blocks)
         ]
-        return _replaced(self._model, self._path, nn.ModuleList(blocks))
+        return replaced(self._model, self._path, nn.ModuleList(blocks))
 
 
 def _find_blocks(model: PreTrainedModel) -> tuple[list[str], nn.ModuleList]:
     """Where a decoder keeps its blocks: the names that lead there, and the blocks."""
-    depth = model.config.get_text_config().num_hidden_layers
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == depth and all(map(_sub_layer_names, module)):
-            return name.split("."), module
+    depth, decoder = num_decoder_layers(model), model.get_decoder()
+    inside = "".join(f"{name}." for name, module in model.named_modules() if module is decoder and name)
+    for name, module in decoder.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth and all(map(_can_be_taken_apart, module)):
+            return (inside + name).split("."), module
     raise ValueError(
         f"{_unfit(model)}: it has no list of {depth} blocks with an attention ({', '.join(ATTENTIONS)}) and an MLP "
         f"({', '.join(MLPS)}) each; choose another drafter="
@@ -63,6 +65,15 @@ def _find_blocks(model: PreTrainedModel) -> tuple[list[str], nn.ModuleList]:
 
 def _unfit(model: PreTrainedModel) -> str:
     return f"layer_skip cannot take the target ({type(model).__name__}) apart"
+
+
+def _can_be_taken_apart(block: nn.Module) -> bool:
+    return _is_t5(block) or _sub_layer_names(block) is not None
+
+
+def _is_t5(block: nn.Module) -> bool:
+    sub_layers = getattr(block, "layer", None)
+    return isinstance(sub_layers, nn.ModuleList) and hasattr(sub_layers[0], "SelfAttention")
 
 
 def _sub_layer_names(block: nn.Module) -> tuple[str, str] | None:
@@ -99,7 +110,7 @@ class _Block:
         return self._versions[key]
 
     def _without_both(self) -> nn.Module:
-        block = _twin(self._block, {})
+        block = twin(self._block, {})
         block.forward = _hand_on  # on the copy: the block itself keeps its own
         return block
 
@@ -117,16 +128,49 @@ class _Block:
             less = replaced | {name: nn.Identity()}
             if name not in (gone, stays) and torch.equal(self._trial(less | see_through, given), expected):
                 replaced = less
-        return _twin(self._block, replaced)
+        return twin(self._block, replaced)
 
     @torch.no_grad()
     def _trial(self, replaced: dict[str, nn.Module], given: Tensor) -> Tensor:
-        return _twin(self._block, replaced)(given)
+        return twin(self._block, replaced)(given)
 
     def _random_input(self) -> Tensor:
         """[1, 1, H]; ordinary numbers, so that a norm changes them."""
         like = next(self._block.parameters())
         return torch.randn(1, 1, self._width, generator=torch.Generator().manual_seed(0)).to(like)
+
+
+class _T5Block:
+    """A block of T5's decoder: x + self-attention(norm(x)), then cross-attention and the MLP alike.
+
+    Its attention is both, what looks at the text and what looks at the source.
+    """
+
+    def __init__(self, block: nn.Module):
+        self._block = block
+
+    def refusal(self) -> None:
+        """Nothing speaks against it."""
+
+    def without(self, *, attention: bool, mlp: bool) -> nn.Module:
+        own, across, feed_forward = cast(nn.ModuleList, self._block.layer)
+        if attention:
+            own, across = _PassedOver(own.SelfAttention), _PassedOver(None)
+        kept = nn.ModuleList([own, across, nn.Identity() if mlp else feed_forward])
+        return twin(self._block, {"layer": kept.train(self._block.training)})
+
+
+class _PassedOver(nn.Module):
+    """Stands where an attention of T5 is skipped: hands on its input, and the bias that the first one makes for all."""
+
+    def __init__(self, attention: Any):
+        super().__init__()
+        self.attention: Any = attention if getattr(attention, "has_relative_attention_bias", False) else None
+
+    def forward(self, hidden_states: Tensor, *args: Any, position_bias: Tensor | None = None, **kwargs: Any) -> Any:
+        if self.attention is not None and position_bias is None:
+            position_bias = self.attention.compute_bias()  # of a twin that is told where its tokens stand
+        return hidden_states, position_bias, None
 
 
 class _Nothing(nn.Module):
@@ -150,18 +194,3 @@ class _SeeThrough(_Nothing):
 
 def _hand_on(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return hidden_states
-
-
-def _replaced(module: Any, path: list[str], replacement: nn.Module) -> Any:
-    """A twin with another module at the end of a path; what does not lie on the path is shared."""
-    if not path:
-        return replacement
-    name, *rest = path
-    return _twin(module, {name: _replaced(getattr(module, name), rest, replacement)})
-
-
-def _twin(module: Any, children: dict[str, nn.Module]) -> Any:
-    """A module with the same parameters, buffers and settings, and some other children."""
-    twin = copy.copy(module)
-    twin._modules = module._modules | children
-    return twin

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+
+from framework.sequences import Conditioned, Prompt, text_of
 
 if TYPE_CHECKING:
     from framework.cached_lm import CachedLM
@@ -25,6 +28,24 @@ class Target:
     tokenizer: PreTrainedTokenizerBase
     vocabulary_size: int
     fingerprint: str
+
+    def as_prompt(self, prompt: Prompt) -> Prompt:
+        """What this model is given: token ids alone are a source, if it has an encoder to read it.
+
+        Raises:
+            ValueError: a source for a model without an encoder.
+        """
+        if isinstance(prompt, Conditioned):
+            if not self.model.text_start:
+                raise ValueError("a prompt has a source, but the target is decoder-only; give token ids alone")
+            return prompt
+        return Conditioned(prompt, self.model.text_start) if self.model.text_start else prompt
+
+    def uncached(self, prompt: Prompt) -> Tensor:
+        """[T, V] logits after every token of a prompt's text, by one pass without a cache."""
+        prompt = self.as_prompt(prompt)
+        tokens = torch.tensor([text_of(prompt)], device=self.device)
+        return self.model.uncached(tokens, prompt.source if isinstance(prompt, Conditioned) else None)[0]
 
     @property
     def device(self) -> torch.device:

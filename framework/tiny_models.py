@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from framework.cached_lm import CachedLM
@@ -14,6 +20,7 @@ from framework.pretrained import fingerprint
 from framework.target import Target
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gpt2", "gpt_neox")
+WITH_ENCODER = ("t5", "mt5", "bart", "mbart", "marian")
 EOS = "<eos>"
 VOCABULARY = 50
 CONTEXT = 128
@@ -39,7 +46,9 @@ def tiny_model(
         config: further entries of the model's config, in place of those here.
     """
     sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    if family == "gpt2":
+    if family in WITH_ENCODER:
+        sizes = _sizes_with_encoder(family, context)
+    elif family == "gpt2":
         sizes["n_positions"] = context
     else:
         sizes |= {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": context}
@@ -51,11 +60,23 @@ def tiny_model(
     settings = AutoConfig.for_model(family, **{"vocab_size": vocabulary, **sizes, **ends, **config})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(settings, dtype=torch.float64, attn_implementation=attention)
+        made_by = AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
+        model = made_by.from_config(settings, dtype=torch.float64, attn_implementation=attention)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.15)
     return model.to(dtype).eval().requires_grad_(False)
+
+
+def _sizes_with_encoder(family: str, context: int) -> dict[str, Any]:
+    sizes: dict[str, Any] = {"d_model": 32, "decoder_start_token_id": 1}
+    if family.endswith("t5"):
+        return sizes | {"d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2,
+                        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16,
+                        "n_positions": context}  # fmt: skip
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder")
+             for name, size in (("ffn_dim", 48), ("attention_heads", 4))}  # fmt: skip
+    return sizes | sides | {"encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": context}
 
 
 def tiny_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:

@@ -9,6 +9,7 @@ from framework.drafter import Drafter
 from framework.engine import Decoding, Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.sampling import Sampling
+from framework.sequences import Conditioned, Prompt, text_of, with_text
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.target import Target
@@ -30,7 +31,9 @@ class ProvingGround:
     def __init__(self, *, target: Target, verifier: Verifier, gamma: int):
         self.target = target
         self.gamma = gamma
-        self.prompts = _ragged_prompts(target.vocabulary_size, longest=min(LONG, target.model.context // 3))
+        texts = _ragged_prompts(target.vocabulary_size, longest=min(LONG, target.model.context // 3))
+        start = target.model.text_start
+        self.prompts = [Conditioned(text[::-1], start + text) if start else text for text in texts]
         self._verifier = verifier
 
     def engine(
@@ -48,7 +51,7 @@ class ProvingGround:
     def draft(
         self,
         drafter: Drafter,
-        prompts: list[list[int]],
+        prompts: list[Prompt],
         sampling: Sampling,
         *,
         gamma: int | None = None,
@@ -60,7 +63,7 @@ class ProvingGround:
         decoding = self._begun(drafter, prompts, sampling, Dictated(first=pending), rows)
         return _propose(drafter, decoding, gamma)
 
-    def drafts_of_one(self, drafter: Drafter, prompt: list[int], num_rows: int, sampling: Sampling) -> Draft:
+    def drafts_of_one(self, drafter: Drafter, prompt: Prompt, num_rows: int, sampling: Sampling) -> Draft:
         """Many drafts after the same committed tokens, each with uniforms of its own."""
         rows = list(range(num_rows))
         decoding = self._begun(drafter, [prompt] * num_rows, sampling, Dictated(first=[1] * num_rows), rows)
@@ -79,19 +82,18 @@ class ProvingGround:
 
     def draft_again(self, drafter: Drafter, proposal: Proposal, sampling: Sampling) -> Draft:
         """What a drafter proposes that begins with the tokens that another one had got to."""
-        prompts, pending = [row[:-1] for row in proposal.committed], [row[-1] for row in proposal.committed]
+        prompts = [with_text(row, text_of(row)[:-1]) for row in proposal.committed]
+        pending = [text_of(row)[-1] for row in proposal.committed]
         decoding = self._begun(drafter, prompts, sampling, Dictated(first=pending), list(range(len(prompts))))
         return drafter.propose(decoding.sequences, proposal.gamma, proposal.uniforms)
 
     @torch.no_grad()
-    def uncached(self, tokens: list[int]) -> Tensor:
+    def uncached(self, prompt: Prompt) -> Tensor:
         """[T, V] float64 logits of one row by a single pass."""
-        ids = torch.tensor([tokens], device=self.target.device)
-        logits = self.target.model.model(input_ids=ids, use_cache=False).logits
-        return logits[0, :, : self.target.vocabulary_size].double()
+        return self.target.uncached(prompt).double()
 
     def _begun(
-        self, drafter: Drafter, prompts: list[list[int]], sampling: Sampling, verifier: Verifier, seeds: list[int]
+        self, drafter: Drafter, prompts: list[Prompt], sampling: Sampling, verifier: Verifier, seeds: list[int]
     ) -> Decoding:
         return self.engine(drafter, sampling, verifier).begin(
             prompts,

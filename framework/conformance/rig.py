@@ -14,7 +14,7 @@ from framework.conformance.report import require
 from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.drafter import Drafter
 from framework.sampling import Sampling
-from framework.sequences import Sequences
+from framework.sequences import Prompt, Sequences
 from framework.verifiers.verifier import Guarantee
 
 Pattern = Callable[[int, Tensor], Tensor]
@@ -70,7 +70,7 @@ class Dictated:
 class Proposal:
     """One call of propose: what it was given, and what came back."""
 
-    committed: list[list[int]]
+    committed: list[Prompt]
     gamma: int
     uniforms: Tensor
     draft: Draft
@@ -104,18 +104,12 @@ class Witness:
         with only_reading(sequences, "propose"):
             draft = self.drafter.propose(sequences, gamma, uniforms)
         require(torch.equal(given, uniforms), "propose changed the uniforms it was given; copy them first")
-        self.proposals.append(Proposal(committed(sequences), gamma, given, draft))
+        self.proposals.append(Proposal(sequences.committed, gamma, given, draft))
         return draft
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         with only_reading(sequences, "observe"):
             self.drafter.observe(sequences, outcome)
-
-
-def committed(sequences: Sequences) -> list[list[int]]:
-    """The committed tokens of every row, prompts included."""
-    rows = zip(sequences.tokens.tolist(), sequences.lengths.tolist(), strict=True)
-    return [tokens[:length] for tokens, length in rows]
 
 
 @contextmanager
@@ -124,10 +118,10 @@ def only_reading(sequences: Sequences, call: str) -> Iterator[None]:
     Raises:
         Breach: the body changed the committed tokens, or took random numbers of its own.
     """
-    before, random = (committed(sequences), sequences.active.tolist()), torch.get_rng_state()
+    before, random = (sequences.committed, sequences.active.tolist()), torch.get_rng_state()
     yield
     require(
-        (committed(sequences), sequences.active.tolist()) == before,
+        (sequences.committed, sequences.active.tolist()) == before,
         f"{call} changed the sequences, which belong to the loop; clone what is to be changed",
     )
     require(

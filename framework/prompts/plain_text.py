@@ -66,11 +66,11 @@ class PlainText:
     def _pieces(self, file: Path) -> Iterator[tuple[int, str]]:
         """The texts of a file, each with the number of its first line."""
         if self.split_on == "file":
-            text = "".join(line for _, line in _lines(file))
+            text = "".join(line for _, line in numbered_lines(file))
             if text.strip():
                 yield 1, text
             return
-        for is_blank, group in groupby(_lines(file), key=lambda numbered: not numbered[1].strip()):
+        for is_blank, group in groupby(numbered_lines(file), key=lambda numbered: not numbered[1].strip()):
             if is_blank:
                 continue
             if self.split_on == "line":
@@ -80,7 +80,7 @@ class PlainText:
                 yield lines[0][0], "".join(line for _, line in lines).removesuffix("\n")
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
     """The numbered lines of a file with their ends, which become \\n; a byte order mark is dropped.
 
     Raises:

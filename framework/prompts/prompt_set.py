@@ -12,11 +12,12 @@ TOO_LONG = ("error", "truncate_left", "skip")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One text as the model reads it."""
+    """One text as the model reads it, and what is to be answered where that is known."""
 
     name: str
     category: str
     tokens: tuple[int, ...]
+    reference: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def make_prompts(
                 continue
             num_truncated += 1
             tokens = tokens[-max_tokens:]
-        prompts.append(Prompt(name=text.name, category=text.category, tokens=tokens))
+        prompts.append(Prompt(name=text.name, category=text.category, tokens=tokens, reference=text.reference))
         if len(prompts) == count:
             break
     if not prompts:

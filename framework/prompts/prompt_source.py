@@ -7,11 +7,16 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Text:
-    """One document: where it came from, what kind it is, and what it says."""
+    """One document: where it came from, what kind it is, and what it says.
+
+    Attributes:
+        reference: what the model is to answer, where that is known.
+    """
 
     name: str
     category: str
     text: str
+    reference: str | None = None
 
 
 class PromptSource(Protocol):

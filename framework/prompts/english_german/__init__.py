@@ -1,0 +1,1 @@
+"""English sentences and their German translations, made from a lexicon and a grammar."""

@@ -1,0 +1,135 @@
+"""Encoder-decoder targets: the same loop, with a source per row that is read once."""
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from drafters.prompt_lookup import PromptLookup
+from experiments.hugging_face import HuggingFaceGenerate
+from experiments.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
+from framework import compiled
+from framework.autoregressive import Autoregressive
+from framework.conformance import check_drafter
+from framework.engine import Engine
+from framework.gamma_policies.fixed import Fixed
+from framework.sampling import Sampling
+from framework.sequences import Conditioned, Sequences
+from framework.stopping import Stopping
+from framework.tiny_models import WITH_ENCODER, save_tiny, tiny_target
+from framework.verifiers.standard import standard_rule
+
+GREEDY = Sampling(temperature=0)
+SOURCES = [[5, 6, 7, 8, 5, 6], [9], [3, 4] * 11, [1, 2, 1, 2, 1, 2, 1], [20], [2, 3, 4], [40, 30, 20, 10], [7] * 17]
+
+
+def plain(target, prompts, max_new_tokens=20, sampling=GREEDY):
+    stopping = Stopping(max_new_tokens=max_new_tokens)
+    seeds = list(range(len(prompts)))
+    return Autoregressive(target=target, sampling=sampling).generate(prompts, stopping=stopping, seeds=seeds).tokens
+
+
+@pytest.mark.parametrize("family", WITH_ENCODER)
+def test_greedy_tokens_are_those_of_hugging_face(family):
+    target = tiny_target(family)
+    theirs = HuggingFaceGenerate(target=target, sampling=GREEDY)
+    stopping = Stopping(max_new_tokens=20)
+    expected = [theirs.generate([source], stopping=stopping, seeds=[0]).tokens[0] for source in SOURCES]
+    assert [plain(target, [source])[0] for source in SOURCES] == expected
+    assert plain(target, SOURCES) == expected
+    assert len({tuple(tokens) for tokens in expected}) > 1, "the sources must matter"
+
+
+@pytest.mark.parametrize("family", WITH_ENCODER)
+def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
+    target = tiny_target(family)
+    prompts = [Conditioned(source, [1, *source[::-1]]) for source in SOURCES]
+    for prompt, tokens in zip(prompts, plain(target, prompts, 6), strict=True):
+        for token in tokens:
+            assert target.uncached(prompt)[-1].argmax() == token
+            prompt += [token]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_drafter_keeps_its_contract(name):
+    target = tiny_target("t5", vocabulary=5)
+    check_drafter(tiny_factory(name, 5), target=target, samples=2000).require()
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_a_drafter_with_an_encoder_keeps_its_contract(family, tmp_path):
+    """It reads the same sources as the target."""
+    target = tiny_target(family, vocabulary=5)
+    folder = save_tiny(tmp_path / "drafter", family, vocabulary=5, seed=3)
+    node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"model": {"path": str(folder)}})
+    check_drafter(tiny_factory_of(node, 5), target=target, samples=2000).require()
+
+
+def test_a_drafter_with_an_encoder_needs_a_target_with_one(tmp_path):
+    folder = save_tiny(tmp_path / "drafter", "t5", vocabulary=5)
+    node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"model": {"path": str(folder)}})
+    with pytest.raises(ValueError, match=r"drafter.model.path is .* a decoder-only target has no source"):
+        tiny_factory_of(node, 5)(target=tiny_target(vocabulary=5))
+
+
+def test_a_source_needs_an_encoder():
+    with pytest.raises(ValueError, match="a prompt has a source, but the target is decoder-only"):
+        plain(tiny_target(), [Conditioned([1, 2], [3])])
+
+
+def engine_of(target, name, *, as_program=False, sampling=GREEDY):
+    drafter = tiny_factory(name, target.vocabulary_size)(target=target)
+    return Engine(
+        target=target,
+        drafter=drafter,
+        verifier=standard_rule(drafter.law, drafter.shape),
+        gamma_policy=Fixed(gamma=3),
+        sampling=sampling,
+        compiled=as_program,
+    )
+
+
+def test_each_source_is_read_once():
+    target = tiny_target("t5")
+    engine = engine_of(target, "prompt_lookup")
+    read = []
+    hook = target.model.model.get_encoder().register_forward_hook(lambda *given: read.append(1))
+    cross = [
+        module for name, module in target.model.model.decoder.named_modules() if name.endswith("EncDecAttention.k")
+    ]
+    keys = []
+    for module in cross:
+        module.register_forward_hook(lambda *given: keys.append(1))
+    stopping = Stopping(max_new_tokens=20)
+    for decoder in (engine, Autoregressive(target=target, sampling=GREEDY)):
+        read.clear(), keys.clear()
+        decoder.generate(SOURCES, stopping=stopping, seeds=list(range(8)))
+        assert len(read) == 1 and len(keys) == len(cross) > 1
+    hook.remove()
+
+
+@pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"])
+@pytest.mark.parametrize("prompts", [SOURCES[:1], SOURCES[:3]], ids=["one", "ragged"])
+def test_programs_give_the_tokens_of_the_eager_loop(name, prompts, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    target = tiny_target("t5")
+    stopping, seeds = Stopping(max_new_tokens=12), list(range(len(prompts)))
+    eager, program = (
+        engine_of(target, name, as_program=mode, sampling=Sampling(temperature=0.8)) for mode in (False, True)
+    )
+    expected = eager.generate(prompts, stopping=stopping, seeds=seeds).tokens
+    assert program.generate(prompts, stopping=stopping, seeds=seeds).tokens == expected
+    yardstick = Autoregressive(target=target, sampling=GREEDY, compiled=True)
+    assert yardstick.generate(prompts, stopping=stopping, seeds=seeds).tokens == plain(target, prompts, 12)
+
+
+def test_prompt_lookup_copies_from_the_source():
+    target = tiny_target("t5")
+    prompt = Conditioned([9, 8, 7, 6, 5], [1, 9, 8])
+    sequences = Sequences.from_prompts([prompt], width=32, device=target.device)
+    proposed = []
+    for from_source in (True, False):
+        drafter = PromptLookup(target, max_ngram=3, min_ngram=1, match="last", from_source=from_source)
+        drafter.begin(sequences, None, GREEDY)
+        proposed.append(drafter.propose(sequences, 3, torch.empty(1, 0, dtype=torch.float64)).tokens.tolist())
+    assert proposed == [[[7, 6, 5]], [[]]]
