@@ -22,15 +22,14 @@ from experiments.entry_point import one_line_errors, status
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
-from experiments.metrics import YARDSTICK, Runs, all_metrics, decode_ms, end_to_end_ms, seconds_of_parts
+from experiments.metrics import YARDSTICK, all_metrics, decode_ms, end_to_end_ms
 from experiments.provenance import peak_memory_mb, provenance
-from experiments.timing import Alone, Decoder, Parts, Timed, time_parts, timed
+from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts, timed
 from framework.autoregressive import Autoregressive
 from framework.cached_lm import CachedLM
 from framework.compiled import why_not
 from framework.drafter import Drafter
 from framework.engine import Engine
-from framework.gamma_policies.fixed import Fixed
 from framework.pretrained import device_named
 from framework.sampling import Sampling
 from framework.target import Target
@@ -55,7 +54,7 @@ class Contender:
         decoder: what decodes.
         loop: the engine whose parts are timed beside it: itself, or for the yardstick one that drafts nothing.
         runs: [repeat][batch].
-        parts: of the loop's round, [repeat][batch].
+        beside: every run with the parts of the loop's round, timed right after it.
         compile_seconds: what its first generation took beyond the second; 0 where nothing is compiled.
     """
 
@@ -64,7 +63,7 @@ class Contender:
     decoder: Decoder
     loop: Engine | None = None
     runs: list[list[Timed]] = field(default_factory=list)
-    parts: list[list[Parts]] = field(default_factory=list)
+    beside: list[tuple[Timed, Parts]] = field(default_factory=list)
     compile_seconds: float = 0.0
 
 
@@ -126,7 +125,8 @@ def contenders(
         engines = {
             name: build_engine(cfg, drafter, target, sampling, compiled=compiled) for name, drafter in drafters.items()
         }
-        yield Contender(YARDSTICK, mode, plain, loop=_drafting_nothing(next(iter(engines.values()), None)))
+        loop = drafting_nothing(next(iter(engines.values()))) if engines else None
+        yield Contender(YARDSTICK, mode, plain, loop=loop)
         for name, engine in engines.items():
             yield Contender(name, mode, engine, loop=engine)
     if cfg.hugging_face and cfg.batch_size == 1:
@@ -144,19 +144,6 @@ def contenders(
         yield Contender(
             "hf_prompt_lookup", "", HuggingFaceGenerate(target=target, sampling=sampling, copied_tokens=gamma)
         )
-
-
-def _drafting_nothing(engine: Engine | None) -> Engine | None:
-    """The same loop at a gamma of 0: its only part is a target pass over pending."""
-    if engine is None:
-        return None
-    return Engine(
-        target=engine.target,
-        drafter=engine.drafter,
-        verifier=engine.verifier,
-        gamma_policy=Fixed(gamma=0),
-        sampling=engine.sampling,
-    )
 
 
 class Contest:
@@ -184,19 +171,19 @@ class Contest:
             order = self.contenders[repeat:] + self.contenders[:repeat]
             for contender in self.contenders:
                 contender.runs.append([])
-                contender.parts.append([])
             doing = f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}"
             with status(doing, minutes=True):
                 for batch in batches:
                     for contender in order if repeat % 2 == 0 else reversed(order):
                         contender.runs[-1].append(run := self._timed(contender, batch))
                         if contender.loop:
-                            contender.parts[-1].append(self._parts(contender, contender.loop, batch, run))
+                            contender.beside.append((run, self._parts(contender, contender.loop, batch, run)))
         return [self._row(contender) for contender in self.contenders]
 
     def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> Parts:
         """The parts of a round, in the middle of what was just decoded."""
-        half = [prompt + row[: len(row) // 2] for prompt, row in zip(batch.prompts, run.generation.tokens, strict=True)]
+        pairs = zip(batch.prompts, run.generation.tokens, strict=True)
+        half = [self._target.as_prompt(prompt) + row[: len(row) // 2] for prompt, row in pairs]
         room, alone = self._plan.stopping.max_new_tokens // 2, self._alone[contender.mode]
         return time_parts(loop, half, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
 
@@ -234,28 +221,22 @@ class Contest:
         return ratios
 
     def _explained(self, contender: Contender, engine: Engine) -> dict[str, float | None]:
-        """What theory makes of the parts of its rounds, repeat by repeat; medians."""
+        """What theory makes of the parts of its rounds."""
         tally = engine.new_tally(detailed=False)
         for run in contender.runs[0]:
             assert run.generation.tally is not None
             tally.add(run.generation.tally)
         yardstick = next(c for c in self.contenders if (c.name, c.mode) == (YARDSTICK, contender.mode))
-        found = []
-        for own, theirs, of_batches in zip(contender.runs, yardstick.runs, contender.parts, strict=True):
-            runs: Runs = {YARDSTICK: [theirs], contender.name: [own]}
-            found += [all_metrics(contender.name, tally, parts, runs, {}) for parts in of_batches]
-        names = {"attainable": "speedup/attainable", "tau": "tau", "d": "d", "v": "v"}
-        medians = {ours: statistics.median(metrics[name] for metrics in found) for ours, name in names.items()}
-        return medians | {"efficiency": _time_over_parts(yardstick) / _time_over_parts(contender)}
-
-
-def _time_over_parts(contender: Contender) -> float:
-    """What decoding takes, over what its parts alone would: how much a loop costs. Median over all that was timed."""
-    return statistics.median(
-        run.decode_seconds / seconds_of_parts(run, parts)
-        for runs, of_batches in zip(contender.runs, contender.parts, strict=True)
-        for run, parts in zip(runs, of_batches, strict=True)
-    )
+        loops = (yardstick, contender)
+        metrics = all_metrics(
+            contender.name,
+            tally,
+            {each.name: each.beside for each in loops},
+            {each.name: each.runs for each in loops},
+            {},
+        )
+        names = {"attainable": "speedup/attainable", "efficiency": "efficiency", "tau": "tau", "d": "d", "v": "v"}
+        return {ours: metrics.get(name) for ours, name in names.items()}
 
 
 def _stages_ms(runs: list[list[Timed]]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,32 @@ Runs = dict[str, list[list[Timed]]]
 """Timed batches: runs[name][repeat] lists them in order."""
 
 
+BesideParts = Sequence[tuple[Timed, Parts]]
+"""Timed batches of one loop, each with its parts as they were timed right after it."""
+
+
 def all_metrics(
-    name: str, tally: Tally, parts: Parts, runs: Runs, parted: dict[str, list[Difference]]
+    name: str,
+    tally: Tally,
+    beside: Mapping[str, BesideParts],
+    runs: Runs,
+    parted: dict[str, list[Difference]],
 ) -> dict[str, Any]:
-    """Every metric of the point `name`: alpha and tau, speed, prediction, and equality where `parted` tells of it."""
+    """Every metric of the point `name`: alpha and tau, speed, prediction, and equality where `parted` tells of it.
+
+    Args:
+        tally: what its rounds did.
+        beside: of the point and of the yardstick.
+        runs: of all decoders.
+        parted: by other decoder, where tokens differ from its.
+    """
     metrics: dict[str, Any] = tally.metrics()
     metrics |= _speed(runs[name], runs[YARDSTICK])
     metrics["occupancy"] = occupancy(runs[name][0]) / occupancy(runs[YARDSTICK][0])
-    metrics |= _prediction(metrics, tally, parts)
+    metrics |= _prediction(metrics, tally, Parts.middle([parts for _, parts in beside[name]]))
+    if "speedup/attainable" in metrics:
+        metrics["efficiency"] = time_over_parts(beside[YARDSTICK]) / time_over_parts(beside[name])
+        metrics["overhead"] = 1 - metrics["efficiency"]
     if HUGGING_FACE in runs:
         metrics["hf_generate_ms_per_token"] = statistics.median(map(decode_ms, runs[HUGGING_FACE]))
         metrics["hf_generate_end_to_end_ms_per_token"] = statistics.median(map(end_to_end_ms, runs[HUGGING_FACE]))
@@ -124,12 +142,19 @@ def draft_and_target_time(tally: Tally, parts: Parts) -> tuple[float, float]:
     return d, v
 
 
-def seconds_of_parts(run: Timed, parts: Parts) -> float:
+def _seconds_of_parts(run: Timed, parts: Parts) -> float:
     """What decoding would have taken if a round, or a plain decoder's step, were its parts alone."""
     generation = run.generation
     num_passes = run.num_places / len(generation.tokens)
     time = 1.0 if generation.tally is None else sum(draft_and_target_time(generation.tally, parts))
     return num_passes * time * parts.one_row
+
+
+def time_over_parts(beside: BesideParts) -> float:
+    """What decoding takes, over what its parts alone would: how much a loop costs. Median over all that was timed."""
+    return statistics.median(
+        run.decode_seconds / _seconds_of_parts(run, parts) for run, parts in beside if run.num_places
+    )
 
 
 def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str, float]:
@@ -153,6 +178,4 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
         prediction["operations"] = (gamma * parts.operations + num_nodes + 1) / eq1
     filled = tau * metrics["occupancy"]
     prediction["speedup/attainable"] = theory.attainable_speedup(filled, prediction["d"], prediction["v"])
-    prediction["efficiency"] = metrics["speedup/measured"] / prediction["speedup/attainable"]
-    prediction["overhead"] = 1 - prediction["efficiency"]
     return prediction

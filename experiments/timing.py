@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from framework.compiled import Compiled, drafts_outside, reach_as_input
 from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.drafter import most_nodes
 from framework.engine import Engine
+from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs
 from framework.generation import Generation
 from framework.sampling import Sampling
@@ -101,6 +102,16 @@ class Parts:
     draft: float
     draft_operations: int
     row_operations: int
+
+    @classmethod
+    def middle(cls, several: Sequence["Parts"]) -> "Parts":
+        """Of the same parts timed at several moments, medians: of times in one-row times, since the pace changes."""
+        one_row, last = statistics.median(parts.one_row for parts in several), several[-1]
+        rows = [
+            statistics.median(parts.rows[place] / parts.one_row for parts in several) for place in range(len(last.rows))
+        ]
+        draft = statistics.median(parts.draft / parts.one_row for parts in several)
+        return replace(last, one_row=one_row, rows=[one_row * row for row in rows], draft=one_row * draft)
 
     @property
     def deepest(self) -> int:
@@ -201,13 +212,15 @@ def time_parts(
     repeats: int,
     alone: Alone | None = None,
     room: int = 0,
+    every_depth: bool = True,
 ) -> Parts:
     """Time the parts of one engine in the middle of a generation, in turns as they come there; medians of `repeats`.
 
     Args:
         engine: its state is begun anew.
-        alone: how the parts are run; engines of one target may share it, and the programs it holds. Programs are made
-            for the shallowest and the deepest draft only; those between are taken to lie on a line.
+        alone: how the parts are run; engines of one target may share it, and the programs it holds.
+        every_depth: whether passes over drafts of every depth are timed. Else, and of programs, it is those over the
+            shallowest and the deepest, and the others are taken to lie on a line.
         room: how many more tokens the rows have room for, as in the generations whose programs are to be timed.
         contexts: token ids per row: prompts and what was generated so far.
         seeds: one per row.
@@ -233,7 +246,8 @@ def time_parts(
 
     drafts = [draft_of(depth) for depth in range(gamma + 1)]
     nodes = [draft.num_nodes for draft in drafts]
-    timed_depths = sorted({0, nodes.index(nodes[-1])}) if alone.compiled else range(gamma + 1)
+    ends = sorted({0, nodes.index(nodes[-1])})
+    timed_depths = ends if alone.compiled or not every_depth else range(gamma + 1)
     model = engine.target.model
     passes = [alone.target_pass(model, sequences, drafts[depth]) for depth in timed_depths]
     proposing = [alone.drafting(engine, sequences, gamma, uniforms)] if gamma else []
@@ -254,6 +268,17 @@ def time_parts(
         draft=medians[-1] if gamma else 0.0,
         draft_operations=_operations(eager.drafting(engine, sequences, gamma, uniforms)) if gamma else 0,
         row_operations=_operations(eager.target_pass(model, sequences, drafts[0])),
+    )
+
+
+def drafting_nothing(engine: Engine) -> Engine:
+    """The same loop at a gamma of 0: its only part is a target pass over pending, as it is plain decoding's."""
+    return Engine(
+        target=engine.target,
+        drafter=engine.drafter,
+        verifier=engine.verifier,
+        gamma_policy=Fixed(gamma=0),
+        sampling=engine.sampling,
     )
 
 
