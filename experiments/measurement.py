@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 import torch
 from rich.progress import Progress
 
+from experiments.divergence import Divergence
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.records import Record
-from experiments.timing import Alone, Decoder, Parts, time_parts, timed
+from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts, timed
 from framework.autoregressive import Autoregressive
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
@@ -23,8 +24,10 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
 from framework.tracker import JsonlTracker, Point
+from framework.verifiers.verifier import Guarantee
 
-PART_REPEATS = 25  # how often each part of a round is timed alone
+PART_REPEATS = 9  # how often each part of a round is timed alone beside every batch
+COSTS_REPEATS = 25  # and for gamma policies, which are told once
 WARM_UP_TOKENS = 8
 
 
@@ -83,8 +86,8 @@ class Subject:
         self.engine = engine
         self.tracker = JsonlTracker()
         self.tally = engine.new_tally(detailed=True)
+        self.divergence = Divergence(engine.verifier) if engine.verifier.guarantee is Guarantee.LOSSY else None
         self.rows: list[dict] = []
-        self.parts: Parts | None = None
         self.record: Record | None = None
         self.error: Exception | None = None
 
@@ -141,6 +144,10 @@ class _Bench:
         self.decoders |= {subject.point.name: subject.engine for subject in subjects}
         self.subjects = {subject.point.name: subject for subject in subjects}
         self._alone = Alone(target, compiled=plan.compiled)
+        # Every loop is held against its own parts, timed beside it: the pace of a machine changes within seconds.
+        self._loops = {YARDSTICK: drafting_nothing(subjects[0].engine)} if subjects else {}
+        self._loops |= {subject.point.name: subject.engine for subject in subjects}
+        self.beside: dict[str, list[tuple[Timed, Parts]]] = {name: [] for name in self._loops}
         self.runs: Runs = {name: [[] for _ in range(plan.repeats)] for name in self.decoders}
 
     @property
@@ -163,7 +170,7 @@ class _Bench:
     def take(self, batch: Batch) -> Iterator[str]:
         """Count and time one batch with everyone, and log its prompts; says after each step what was done."""
         if batch.number == 0:
-            self._time_parts(batch)
+            self._tell_costs(batch)
         for subject in self.alive:
             with self.ends_only(subject):
                 self._count(subject, batch)
@@ -178,34 +185,51 @@ class _Bench:
                     decoder, stopping = self.decoders[name], self.plan.stopping
                     run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
                     self.runs[name][repeat].append(run)
+                    if repeat == 0 and name in self._loops:
+                        parts = self._parts(self._loops[name], batch, run.generation.tokens, PART_REPEATS)
+                        self.beside[name].append((run, parts))
                 yield f"timed {name}"
         for subject in self.alive:
             for row in self._prompt_rows(subject, batch):
                 subject.rows.append(row)
                 subject.tracker.log_prompt(row)
 
-    def _time_parts(self, batch: Batch) -> None:
-        """The parts of a round alone, in the middle of plain decoding's text; what they cost, for policies that ask."""
+    def _tell_costs(self, batch: Batch) -> None:
+        """Let gamma policies that ask know what drafting and the target's passes cost, in the middle of a text."""
+        asking = [subject for subject in self.alive if hasattr(subject.engine.gamma_policy, "use_costs")]
+        if not asking:
+            return
         plain = self.decoders[YARDSTICK].generate(batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds)
-        pairs = zip(batch.prompts, plain.tokens, strict=True)
-        half = [self.target.as_prompt(prompt) + tokens[: len(tokens) // 2] for prompt, tokens in pairs]
-        for subject in self.alive:
+        for subject in asking:
             with self.ends_only(subject):
-                subject.parts = time_parts(
-                    subject.engine,
-                    half,
-                    seeds=batch.seeds,
-                    repeats=PART_REPEATS,
-                    alone=self._alone,
-                    room=self.plan.stopping.max_new_tokens // 2,
-                )
-                if use_costs := getattr(subject.engine.gamma_policy, "use_costs", None):
-                    use_costs(subject.parts.costs)
+                parts = self._parts(subject.engine, batch, plain.tokens, COSTS_REPEATS, every_depth=True)
+                subject.engine.gamma_policy.use_costs(parts.costs)  # type: ignore[attr-defined]
+
+    def _parts(
+        self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False
+    ) -> Parts:
+        """The parts of a loop's round, in the middle of what was decoded."""
+        half = [
+            self.target.as_prompt(prompt) + row[: len(row) // 2]
+            for prompt, row in zip(batch.prompts, tokens, strict=True)
+        ]
+        return time_parts(
+            loop,
+            half,
+            seeds=batch.seeds,
+            repeats=repeats,
+            alone=self._alone,
+            room=self.plan.stopping.max_new_tokens // 2,
+            every_depth=every_depth,
+        )
 
     def _count(self, subject: Subject, batch: Batch) -> None:
         """The untimed pass, whose sums need every law in full."""
         stopping = self.plan.stopping
-        generation = subject.engine.generate(batch.prompts, stopping=stopping, seeds=batch.seeds, detailed=True)
+        watch = subject.divergence.watch if subject.divergence else None
+        generation = subject.engine.generate(
+            batch.prompts, stopping=stopping, seeds=batch.seeds, detailed=True, watch=watch
+        )
         assert generation.tally is not None
         subject.tally.add(generation.tally)
 
@@ -244,22 +268,22 @@ class _Bench:
     def record(self, subject: Subject) -> Record:
         """Everything known of a subject once all batches were taken, but for where and when."""
         tally, prompt_set = subject.tally, self.plan.prompt_set
-        assert subject.parts is not None
         prompts = [list(prompt.tokens) for prompt in prompt_set.prompts]
         name, parted = subject.point.name, {}
         # In half precision, passes of different shape break near-ties differently: equality is no test there.
         if self.sampling.greedy and self.target.model.model.dtype in (torch.float32, torch.float64):
             parted = parted_from((YARDSTICK, HUGGING_FACE), name, self.runs, self.target, prompts)
-        metrics = all_metrics(name, tally, subject.parts, self.runs, parted)
+        metrics = all_metrics(name, tally, self.beside, self.runs, parted)
         answers = [tokens for run in self.runs[name][0] for tokens in run.generation.tokens]
         metrics |= quality(
             [self.target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers],
             [prompt.reference for prompt in prompt_set.prompts],
         )
+        metrics |= subject.divergence.metrics() if subject.divergence else {}
         stages, stages_per_round = stage_times(
             self.runs[name][0],
             num_passes=float(tally.passes.sum()),
-            parts=subject.parts,
+            parts=Parts.middle([parts for _, parts in self.beside[name]]),
             num_nodes=metrics.get("nodes/mean", 0.0),
         )
         return {

@@ -3,6 +3,7 @@
 So all of it can be queued, and made one program (`framework.compiled`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,7 @@ class Decoding:
     uniforms: Uniforms
     tally: Tally
     stopwatch: Stopwatch
+    watch: Callable[[Outcome], None] | None = None
 
 
 class DeviceRound:

@@ -1,12 +1,12 @@
 """The loop: propose, one target pass, verify, commit, observe. The same for every drafter and acceptance rule."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from framework.compiled import CompiledRound
 from framework.device_round import Decoding, DeviceRound
-from framework.draft import Draft
+from framework.draft import Draft, Outcome
 from framework.drafter import Drafter, most_nodes
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.generation import Generation
@@ -59,6 +59,7 @@ class Engine:
         stopping: Stopping,
         seeds: list[int],
         detailed: bool = False,
+        watch: Callable[[Outcome], None] | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> Generation:
         """Decode a batch of prompts.
@@ -68,6 +69,7 @@ class Engine:
             stopping: what ends a row.
             seeds: one per row; with a fixed gamma a row's tokens depend on its prompt and its seed only.
             detailed: whether the tally sums overlaps; costs time, so not in timed runs.
+            watch: called with the outcome of every round, which is then no program.
             stopwatch: gets the stages prefill, begin, draft, target, verify and observe.
 
         Raises:
@@ -76,6 +78,7 @@ class Engine:
         """
         stopwatch = stopwatch or Stopwatch(self.target.device)
         decoding = self.begin(prompts, stopping=stopping, seeds=seeds, detailed=detailed, stopwatch=stopwatch)
+        decoding.watch = watch
         while decoding.finisher.most_remaining:
             self.round(decoding)
         finisher = decoding.finisher
@@ -119,7 +122,7 @@ class Engine:
         """Propose, one target pass over pending and the nodes, verify, commit, observe."""
         uniforms, stage = decoding.uniforms.next_round(), decoding.stopwatch.stage
         gamma = self.gamma_policy.next_gamma()
-        if self._program is not None and not decoding.tally.detailed:
+        if self._program is not None and not decoding.tally.detailed and decoding.watch is None:
             told = self._program.run(decoding, gamma, uniforms)
         else:
             with stage("draft"):
@@ -129,6 +132,8 @@ class Engine:
             outcome, told = self._on_device.judge(decoding, draft, uniforms, stage)
             if decoding.tally.detailed:
                 decoding.tally.observe_laws(outcome)
+            if decoding.watch is not None:
+                decoding.watch(outcome)
         with stage("observe"):
             readout = self._on_device.read(decoding, told)
             self.gamma_policy.observe(readout)

@@ -217,6 +217,20 @@ def test_observers_see_every_round(target):
     assert all((outcome.num_accepted <= outcome.draft.offered_depth).all() for outcome in drafter.seen)
 
 
+def test_who_watches_is_shown_every_round(target):
+    decoder, stopping, seen = (
+        engine(target, build_drafter("small_transformer", target)),
+        Stopping(max_new_tokens=12),
+        [],
+    )
+    shown = speculative(
+        decoder, RAGGED[:3], stopping, watch=lambda outcome: seen.append(outcome.num_committed.tolist())
+    )
+    assert len(seen) == shown.tally.passes.sum()
+    assert [sum(row) for row in zip(*seen, strict=True)] == [11, 11, 11]  # prefill commits the first token
+    assert shown.tokens == speculative(decoder, RAGGED[:3], stopping).tokens
+
+
 def test_not_a_number_is_one_clear_error(target):
     broken = tiny_target()
     broken.model.model.get_output_embeddings().weight.data[7] = torch.nan
