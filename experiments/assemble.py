@@ -12,6 +12,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.dialogues import with_later_turns
 from experiments.entry_point import status
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
@@ -90,7 +91,7 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     """
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
-    for key in ("stop_at_eos", "hugging_face"):
+    for key in ("stop_at_eos", "hugging_face", "later_turns"):
         check_kind(key, cfg[key], [bool])
     if cfg.engine.compile not in (True, False, "auto"):
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
@@ -201,11 +202,17 @@ def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
 
 
 def build_plan(cfg: DictConfig, target: Target) -> Plan:
-    prompts = build_prompts(cfg, target)
+    prompts, stopping = build_prompts(cfg, target), build_stopping(cfg, target)
+    if cfg.later_turns:
+        room = target.model.context - cfg.max_new_tokens
+        with status("answering the first turns"):
+            prompts = with_later_turns(
+                prompts, target, stopping, batch_size=cfg.batch_size, system=cfg.prompts.system, room=room
+            )
     return Plan(
         prompt_set=prompts,
         batch_size=cfg.batch_size,
-        stopping=build_stopping(cfg, target),
+        stopping=stopping,
         repeats=cfg.repeats,
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,

@@ -42,7 +42,10 @@ def no_network(monkeypatch) -> Iterator[None]:
 
 
 def source(path: Path | str, **knobs: object) -> HuggingFaceDataset:
-    settings = dict(name=None, split=None, field="prompt", category_field=None, revision=None, streaming=False)
+    settings = dict(
+        name=None, split=None, field="prompt", reference_field=None, category_field=None, prefix="",
+        revision=None, streaming=False,
+    )  # fmt: skip
     return HuggingFaceDataset(path=str(path), **(settings | knobs))  # type: ignore[arg-type]
 
 

@@ -64,7 +64,7 @@ def write(path: Path, *records: object) -> str:
 
 
 def read(path: str, field: str = "prompt", category_field: str | None = None) -> list[Text]:
-    return list(Jsonl(path=path, field=field, category_field=category_field).texts())
+    return list(Jsonl(path=path, field=field, reference_field=None, category_field=category_field).texts())
 
 
 # From texts to prompts
@@ -153,9 +153,22 @@ def test_knobs_out_of_range_are_refused_before_anything_is_read(knobs: dict[str,
 # JSON lines
 
 
-def test_jsonl_yields_strings_and_first_turns(tmp_path: Path) -> None:
+def test_jsonl_yields_strings_and_turns(tmp_path: Path) -> None:
     path = write(tmp_path / "made.jsonl", {"prompt": "one"}, {"prompt": ["two", "later turn"]})
-    assert read(path) == [Text("made.jsonl:1", "made", "one"), Text("made.jsonl:2", "made", "two")]
+    assert read(path) == [
+        Text("made.jsonl:1", "made", "one"),
+        Text("made.jsonl:2", "made", "two", later_turns=("later turn",)),
+    ]
+
+
+def test_jsonl_goes_into_records_for_texts_and_references(tmp_path: Path) -> None:
+    path = write(tmp_path / "made.jsonl", {"translation": {"en": "A dog.", "de": "Ein Hund."}})
+    fields = {"field": "translation.en", "reference_field": "translation.de", "category_field": None}
+    assert list(Jsonl(path=path, **fields).texts()) == [Text("made.jsonl:1", "made", "A dog.", "Ein Hund.")]
+    with pytest.raises(ValueError, match=r"reference_field .*is 'translation.fr'; fields present: translation"):
+        list(Jsonl(path=path, **(fields | {"reference_field": "translation.fr"})).texts())
+    with pytest.raises(ValueError, match=r"reference_field .*must name a string"):
+        list(Jsonl(path=path, **(fields | {"reference_field": "translation"})).texts())
 
 
 def test_jsonl_categories_and_blank_lines(tmp_path: Path) -> None:
@@ -173,12 +186,12 @@ def test_jsonl_survives_lines_that_hold_other_separators(tmp_path: Path) -> None
 
 def test_jsonl_missing_file_is_found_at_once() -> None:
     with pytest.raises(FileNotFoundError, match=r"prompts\.source\.path .*drafter\.corpus\.path\) is 'nowhere\.jsonl'"):
-        Jsonl(path="nowhere.jsonl", field="prompt", category_field=None)
+        Jsonl(path="nowhere.jsonl", field="prompt", reference_field=None, category_field=None)
 
 
 def test_jsonl_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"prompts\.source\.path"):
-        Jsonl(path=str(tmp_path), field="prompt", category_field=None)
+        Jsonl(path=str(tmp_path), field="prompt", reference_field=None, category_field=None)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +203,7 @@ def test_jsonl_folder_is_not_a_file(tmp_path: Path) -> None:
         (b'{"text": "x", "id": 3}\n', r"line 1: prompts\.source\.field .*is 'prompt'; fields present: text, id"),
         (b'{"prompt": 7}\n', r"line 1: 'prompt' holds 7; prompts\.source\.field"),
         (b'{"prompt": []}\n', r"line 1: 'prompt' holds \[\]"),
-        (b'{"prompt": [1]}\n', "line 1: 'prompt' holds 1"),
+        (b'{"prompt": [1]}\n', r"line 1: 'prompt' holds \[1\]"),
         (b"", r"is empty; prompts\.source\.path"),
         (b"\n \n", "is empty"),
     ],
@@ -210,7 +223,7 @@ def test_jsonl_missing_category_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not SPEC_BENCH.exists(), reason="Spec-Bench does not lie beside this checkout")
 def test_spec_bench_loads() -> None:
-    source = Jsonl(path=str(SPEC_BENCH), field="turns", category_field="category")
+    source = Jsonl(path=str(SPEC_BENCH), field="turns", reference_field=None, category_field="category")
     texts = list(source.texts())
     assert len(texts) == 480
     assert len({text.name for text in texts}) == 480
@@ -259,7 +272,15 @@ def test_without_the_library_of_datasets_the_extra_is_named(monkeypatch) -> None
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"pip install -e '\.\[data\]'"):
         HuggingFaceDataset(
-            path="some/facts", name=None, split=None, field="x", category_field=None, revision=None, streaming=False
+            path="some/facts",
+            name=None,
+            split=None,
+            field="x",
+            reference_field=None,
+            category_field=None,
+            prefix="",
+            revision=None,
+            streaming=False,
         )
 
 

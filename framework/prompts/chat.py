@@ -1,5 +1,7 @@
 """A text as the user's turn of a chat, in the form that a tokenizer's chat template gives it."""
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerBase
 
 
@@ -27,28 +29,31 @@ def is_chat(tokenizer: PreTrainedTokenizerBase, *, chat: bool | str, system: str
 
 
 def chat_tokens(
-    tokenizer: PreTrainedTokenizerBase, text: str, *, system: str | None, first_tokens: int | None
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], *, system: str | None, first_tokens: int | None
 ) -> list[int]:
     """The tokens of a chat that ends where the model is to answer; the template alone adds special tokens.
 
     Args:
         tokenizer: has a chat template.
-        text: what the user says.
+        turns: what user and model say, one after the other; the user begins and ends.
         system: what the chat begins with; None leaves it to the template.
-        first_tokens: cut the text to its first so many tokens; the template around it stays whole. Read again between
-            its turn's marks, the cut text may come out a few tokens longer or shorter.
+        first_tokens: cut the first text to its first so many tokens; the template around it stays whole. Read again
+            between its turn's marks, the cut text may come out a few tokens longer or shorter.
 
     Raises:
         ValueError: the template refuses, for example a system text.
     """
+    text, *more = turns
     if first_tokens is not None:
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ends = [end for _, end in encoded["offset_mapping"]]
         text = text[: ends[first_tokens - 1]] if first_tokens < len(ends) else text
-    turns = [] if system is None else [{"role": "system", "content": system}]
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    roles = ("user", "assistant")
+    messages += [{"role": roles[place % 2], "content": said} for place, said in enumerate([text, *more])]
     try:
         return tokenizer.apply_chat_template(
-            [*turns, {"role": "user", "content": text}],
+            messages,
             add_generation_prompt=True,
             return_dict=False,
             tokenizer_kwargs={"verbose": False},

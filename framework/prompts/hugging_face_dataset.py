@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Any
 
 from framework.hub import why_unreachable
 from framework.prompts.prompt_source import Text, key
-from framework.prompts.record import text_of
+from framework.prompts.record import Fields
 
 
 class HuggingFaceDataset:
@@ -25,7 +26,9 @@ class HuggingFaceDataset:
         name: str | None,
         split: str | None,
         field: str,
+        reference_field: str | None,
         category_field: str | None,
+        prefix: str,
         revision: str | None,
         streaming: bool,
     ):
@@ -35,8 +38,10 @@ class HuggingFaceDataset:
                 can be read offline once it was downloaded.
             name: the configuration, of a dataset that has several.
             split: None takes the only one there is.
-            field: whose value is the text; of a list of strings (the turns of a dialogue) the first is taken.
+            field: whose value is the text, or a list of strings, the turns of a dialogue.
+            reference_field: whose value is what is to be answered; None where that is not known.
             category_field: whose value is the category; None puts all texts under the dataset's name.
+            prefix: goes before every text, such as the task that a T5 is told.
             revision: the hub's commit, tag or branch; None takes the newest.
             streaming: whether to read rows from the hub as needed and to keep nothing, instead of downloading first.
 
@@ -50,8 +55,8 @@ class HuggingFaceDataset:
         self.path = path
         self.name = name
         self.split = split
-        self.field = field
-        self.category_field = category_field
+        self._fields = Fields(field, reference_field, category_field)
+        self._prefix = prefix
         self.revision = revision
         self.streaming = streaming
         self._place = Path(path).expanduser()
@@ -74,14 +79,10 @@ class HuggingFaceDataset:
         category = self._place.stem if self._place.is_file() else name
         number = 0
         for number, row in enumerate(self._rows(), start=1):
-            yield text_of(
-                row,
-                field=self.field,
-                category_field=self.category_field,
-                name=f"{name}:{number}",
-                category=category,
-                place=f"{self.path}, row {number}",
+            text = self._fields.text_of(
+                row, name=f"{name}:{number}", category=category, place=f"{self.path}, row {number}"
             )
+            yield replace(text, text=self._prefix + text.text)
         if number == 0:
             raise ValueError(f"{self.path} has no rows; {key('path')} and {key('split')} need at least one")
 

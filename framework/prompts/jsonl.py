@@ -5,25 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from framework.prompts.prompt_source import Text, key
-from framework.prompts.record import text_of
+from framework.prompts.record import Fields
 
 
 class Jsonl:
     """One text per line of a JSON Lines file, in the file's order."""
 
-    def __init__(self, *, path: str, field: str, category_field: str | None):
+    def __init__(self, *, path: str, field: str, reference_field: str | None, category_field: str | None):
         """
         Args:
             path: the file, UTF-8, one JSON object a line; blank lines are passed over.
-            field: the key whose value is the text; of a list of strings (the turns of a dialogue) the first is taken.
+            field: the key whose value is the text, or a list of strings, the turns of a dialogue.
+            reference_field: the key whose value is what is to be answered; None where that is not known.
             category_field: the key whose value is the category; None puts all texts under the file's name.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
         self.path = Path(path).expanduser()
-        self.field = field
-        self.category_field = category_field
+        self._fields = Fields(field, reference_field, category_field)
         if not self.path.is_file():
             raise FileNotFoundError(f"{key('path')} is {path!r}: no such file; allowed: a file of JSON lines")
 
@@ -51,11 +51,4 @@ class Jsonl:
             raise ValueError(f"{place}: not JSON: {error}; see {key('path')}") from error
         if not isinstance(record, dict):
             raise ValueError(f"{place}: {type(record).__name__}; {key('path')} needs one JSON object a line")
-        return text_of(
-            record,
-            field=self.field,
-            category_field=self.category_field,
-            name=f"{self.path.name}:{number}",
-            category=self.path.stem,
-            place=place,
-        )
+        return self._fields.text_of(record, name=f"{self.path.name}:{number}", category=self.path.stem, place=place)

@@ -12,12 +12,20 @@ TOO_LONG = ("error", "truncate_left", "skip")
 
 @dataclass(frozen=True)
 class Prompt:
-    """One text as the model reads it, and what is to be answered where that is known."""
+    """One text as the model reads it.
+
+    Attributes:
+        reference: what is to be answered, where that is known.
+        later_turns: what the user goes on to say, of a dialogue that begins with this prompt.
+        turns: what was said so far, by user and model in turn.
+    """
 
     name: str
     category: str
     tokens: tuple[int, ...]
     reference: str | None = None
+    later_turns: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def make_prompts(
     num_truncated = num_skipped = 0
     for text in source.texts():
         if as_chat:
-            tokens = tuple(chat_tokens(tokenizer, text.text, system=system, first_tokens=first_tokens))
+            tokens = tuple(chat_tokens(tokenizer, [text.text], system=system, first_tokens=first_tokens))
         else:
             # Not verbose: a whole file is longer than the context, and is cut below.
             tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:first_tokens])
@@ -108,7 +116,8 @@ def make_prompts(
                 continue
             num_truncated += 1
             tokens = tokens[-max_tokens:]
-        prompts.append(Prompt(name=text.name, category=text.category, tokens=tokens, reference=text.reference))
+        turns = (text.text,) if text.later_turns else ()
+        prompts.append(Prompt(text.name, text.category, tokens, text.reference, text.later_turns, turns))
         if len(prompts) == count:
             break
     if not prompts:

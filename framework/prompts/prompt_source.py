@@ -11,12 +11,14 @@ class Text:
 
     Attributes:
         reference: what the model is to answer, where that is known.
+        later_turns: of a dialogue that begins with this text: what its user goes on to say.
     """
 
     name: str
     category: str
     text: str
     reference: str | None = None
+    later_turns: tuple[str, ...] = ()
 
 
 class PromptSource(Protocol):
