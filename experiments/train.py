@@ -15,6 +15,7 @@ from experiments.assemble import build, build_prompts, build_target, check_basic
 from experiments.entry_point import one_line_errors, status
 from experiments.fitting import Fitting, Recipe
 from experiments.knobs import check_whole
+from experiments.pairs import Pairs, read_pairs
 from experiments.provenance import provenance
 from experiments.publish import relative
 from experiments.training_data import Samples, Windows, stream_of_samples, stream_of_texts
@@ -50,7 +51,8 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> None:
     samples.check_lengths(context=context, window=recipe.window if is_sampled else None)
     torch.manual_seed(cfg.seed)
     trainable = factory(target=target)
-    trainable.loss(torch.zeros(1, recipe.window, dtype=torch.int64, device=target.device))
+    sides = [2] if target.model.text_start else []
+    trainable.loss(torch.zeros(1, *sides, recipe.window, dtype=torch.int64, device=target.device))
     made_of = {
         "target": target.fingerprint,
         "seed": cfg.seed,
@@ -70,7 +72,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> None:
         "versions": made["versions"],
         "drafter": drafter,
         "target_fingerprint": target.fingerprint,
-        "text": {"tokens": len(text.stream), "fingerprint": text.fingerprint()},
+        "text": {"tokens": text.num_tokens, "fingerprint": text.fingerprint()},
         "steps": fitting.step,
         "tokens": fitting.step * recipe.batch * recipe.window,
         "seconds": round(fitting.seconds),
@@ -103,8 +105,10 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
     return recipe, build(cfg.samples), build(cfg.training.trainable)
 
 
-def _text(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows:
+def _text(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows | Pairs:
     """All there is to train on."""
+    if target.model.text_start:
+        return _pairs(cfg, "prompts", target, recipe)
     if cfg.data == "texts":
         with status("reading prompts"):
             stream = stream_of_texts(build(cfg.prompts.source), target)
@@ -113,11 +117,28 @@ def _text(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> 
     return Windows(stream, recipe.window, text="what the target wrote (samples.count, samples.new_tokens)")
 
 
-def _held_out(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows:
+def _pairs(cfg: DictConfig, key: str, target: Target, recipe: Recipe) -> Pairs:
+    """
+    Raises:
+        ValueError: the target is to write its own text, or texts have no references.
+    """
+    if cfg.data == "samples":
+        raise ValueError(
+            "data is 'samples'; allowed for a target with an encoder: texts, which are those with references"
+        )
+    with status(f"reading {key}"):
+        texts = read_pairs(build(cfg[key].source), text=f"{key}.source")
+        return Pairs(texts, target.tokenizer, start=target.model.text_start, longest=recipe.window)
+
+
+def _held_out(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows | Pairs:
     """Just enough to evaluate on.
 
-    Whatever is trained on, the target's own text is what a drafter meets, and what makes trainings comparable.
+    Whatever is trained on, the target's own text is what a drafter meets, and what makes trainings comparable. Of a
+    target with an encoder it is the references.
     """
+    if target.model.text_start:
+        return _pairs(cfg, "held_out", target, recipe)
     count = -(-cfg.held_out_windows * recipe.window // samples.new_tokens)
     share = -(-count // len(samples.temperatures))  # a batch has one temperature
     stream = _sampled(cfg, "held_out", target, replace(samples, count=count, batch=min(samples.batch, share)))

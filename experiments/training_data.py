@@ -159,6 +159,10 @@ class Windows:
             raise ValueError(f"{text} gives {len(stream)} tokens; allowed: at least {length}, {size}")
         self.stream, self.size = stream, size
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.stream)
+
     def fingerprint(self) -> str:
         """16 hex digits that name the tokens."""
         return hashlib.sha256(self.stream.tobytes()).hexdigest()[:16]

@@ -64,8 +64,14 @@ class Distillation:
 
         Raises:
             OSError: nothing loadable at the path.
-            ValueError: a knob out of its range, a model with another tokenizer, or one that lacks tokens.
+            ValueError: a target with an encoder, a knob out of its range, a model with another tokenizer, or one that
+                lacks tokens.
         """
+        if target.model.text_start:
+            raise ValueError(
+                "target has an encoder, and this distils decoder-only models; allowed: a decoder-only target, or "
+                "python -m experiments.make_pair, which trains encoder-decoder drafters beside their target"
+            )
         if loss not in LOSSES:
             raise ValueError(f"training.trainable.loss is {loss!r}; allowed: {', '.join(LOSSES)}")
         self._target, self._loss = target, LOSSES[loss]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from framework.medusa_heads import MedusaHeads, save_heads
 from framework.target import Target
+from framework.trainable import FILLER, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # when evaluating
 NO_LABEL = -100  # what cross-entropy leaves out
@@ -47,14 +48,14 @@ class MedusaTraining:
         self._ranks = ranks
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Scalar; tokens [B, T] int64.
+        """Scalar; tokens [B, T] or [B, 2, T] int64.
 
         Raises:
             ValueError: T < K + 2, so that some head has nothing to predict.
         """
-        if tokens.shape[1] < self._num_heads + 2:
+        if tokens.shape[-1] < self._num_heads + 2:
             raise ValueError(
-                f"training.window is {tokens.shape[1]}; allowed: at least {self._num_heads + 2}, two more than "
+                f"training.window is {tokens.shape[-1]}; allowed: at least {self._num_heads + 2}, two more than "
                 "training.trainable.num_heads"
             )
         labels = self._labels(tokens)
@@ -90,13 +91,14 @@ class MedusaTraining:
 
     def _labels(self, tokens: Tensor) -> Tensor:
         """[B, T - 2, K] int64: what each head is to predict there, NO_LABEL where the window ends before."""
-        padded = functional.pad(tokens, (0, self._num_heads), value=NO_LABEL)
+        text = texts_of(tokens)
+        padded = functional.pad(text.masked_fill(text == FILLER, NO_LABEL), (0, self._num_heads), value=NO_LABEL)
         return padded.unfold(1, self._num_heads, 1)[:, 2:-1]
 
 
 @torch.no_grad()
 def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """[B, T, H] what a model's output layer reads in an uncached pass over tokens [B, T] int64."""
+    """[B, T, H] what a model's output layer reads in an uncached pass over tokens [B, T] or [B, 2, T] int64."""
     seen: list[Tensor] = []
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -105,7 +107,7 @@ def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
 
     hook = model.get_output_embeddings().register_forward_pre_hook(look)
     try:
-        model(input_ids=tokens, use_cache=False)
+        model(**model_inputs(tokens), use_cache=False)
     finally:
         hook.remove()
     return seen[0]

@@ -6,13 +6,19 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments import make_zoo, python_corpus
+from experiments import make_zoo, pretraining, python_corpus
 from experiments.assemble import ZOO
 from framework.pretrained import load_draft_model, load_target
 from framework.prompts.standard_library import StandardLibrary, is_held_out
 
 RECIPE = {"batch": 2, "steps": 6, "learning_rate": 1e-3, "warmup": 2, "decay": 0.5}
-SIZES = {"intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+SIZES = {
+    "model_type": "llama",
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypat
     whole = {name: load(tmp_path / "zoo" / name) for name in ("target", "drafter")}
 
     again = OmegaConf.merge(small, {"folder": str(tmp_path / "zoo2"), "workdir": str(tmp_path / "work2")})
-    calls, distillation = [], make_zoo.distillation
+    calls, distillation = [], pretraining.distillation
 
     def killed(*arguments):
         calls.append(1)
@@ -47,10 +53,10 @@ def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypat
             raise KeyboardInterrupt
         return distillation(*arguments)
 
-    monkeypatch.setattr(make_zoo, "distillation", killed)
+    monkeypatch.setattr(pretraining, "distillation", killed)
     with pytest.raises(KeyboardInterrupt):
         make_zoo.train_zoo(again)
-    monkeypatch.setattr(make_zoo, "distillation", distillation)
+    monkeypatch.setattr(pretraining, "distillation", distillation)
     make_zoo.train_zoo(again)
     for name, weights in whole.items():
         resumed = load(tmp_path / "zoo2" / name)
