@@ -23,7 +23,9 @@ def tokenised_documents(corpus: PromptSource, target: Target) -> list[np.ndarray
     Raises:
         ValueError: there are no tokens, or one lies outside the vocabulary.
     """
-    texts = [text.text for text in corpus.texts()]
+    # A model with an encoder writes what answers a text, where that is known.
+    answers = bool(target.model.text_start)
+    texts = [text.reference if answers and text.reference else text.text for text in corpus.texts()]
     documents: list[np.ndarray] = []
     for begin in range(0, len(texts), TEXTS_PER_CALL):
         # The texts need not fit into the model's context, of which a tokenizer would warn.

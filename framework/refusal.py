@@ -4,6 +4,8 @@ import inspect
 
 from transformers import PretrainedConfig, PreTrainedModel
 
+from framework.conditioned_decoder import decoder_start
+
 # Flash attention takes no mask of ours, and flex attention no dense one.
 ATTENTIONS = ("fused", "sdpa", "eager")
 T5_POSITIONS = 512  # what T5 was trained with (Raffel et al., 2020); its family's configs may not say so
@@ -14,6 +16,8 @@ def refusal(model: PreTrainedModel, context: int | None) -> str | None:
     config: PretrainedConfig = model.config.get_text_config()
     if model._is_stateful:
         return "it keeps a recurrent state, which cannot be rolled back"
+    if model.config.is_encoder_decoder and not decoder_start(model):
+        return "it has an encoder, and does not say what its texts begin with; set decoder_start_token_id in its config"
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
     if not takes_positions and not model.config.is_encoder_decoder:
         return "it takes no position_ids, so that rows of different lengths cannot be told where they are"

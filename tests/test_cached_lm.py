@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import BartConfig, BartForCausalLM, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from framework.cached_lm import FEW_TOKENS, CachedLM
 from framework.draft import Draft, Law, Shape
@@ -332,7 +332,6 @@ def test_a_model_narrower_than_the_vocabulary_is_filled():
             {"attention": "eager", "attention_types": [[["global", "local"], 1]], "window_size": 64},
             "target.context=64",
         ),
-        ("bart", {"d_model": 32, "decoder_layers": 1, "encoder_layers": 1}, "takes no position_ids"),
         ("bert", {}, "not causal"),
     ],
 )
@@ -342,9 +341,15 @@ def test_what_cannot_be_served_exactly_is_refused(family, config, reason):
         CachedLM(model, vocabulary_size=50)
 
 
-def test_encoder_decoder_models_are_refused():
+def test_a_model_that_cannot_be_told_positions_is_refused():
+    config = BartConfig(vocab_size=50, d_model=32, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16)
+    with pytest.raises(ValueError, match="takes no position_ids"):
+        CachedLM(BartForCausalLM(config), vocabulary_size=50)
+
+
+def test_an_encoder_decoder_model_that_does_not_say_how_texts_begin_is_refused():
     config = T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
-    with pytest.raises(ValueError, match="encoder-decoder"):
+    with pytest.raises(ValueError, match="set decoder_start_token_id in its config"):
         CachedLM(T5ForConditionalGeneration(config), vocabulary_size=50)
 
 

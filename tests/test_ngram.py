@@ -12,6 +12,7 @@ from scipy.stats import chisquare
 
 from drafters.ngram import SMOOTHINGS, NGram
 from framework.draft import Draft, Law
+from framework.ngram_tables import tokenised_documents
 from framework.prompts.prompt_source import Text
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -35,7 +36,7 @@ def digits(texts: list[str], *, add_special_tokens: bool, verbose: bool) -> dict
     return {"input_ids": [[int(digit) for digit in text] for text in texts]}
 
 
-TARGET = SimpleNamespace(vocabulary_size=V, tokenizer=digits, device=CPU)
+TARGET = SimpleNamespace(vocabulary_size=V, tokenizer=digits, device=CPU, model=SimpleNamespace(text_start=[]))
 
 
 def build(
@@ -209,3 +210,11 @@ def test_bad_settings_name_their_key(knobs: dict, key: str) -> None:
     good = {"order": 2, "smoothing": "laplace", "learn_from_context": False, "corpus": Documents(["01"])}
     with pytest.raises(ValueError, match=key):
         NGram(TARGET, **(good | knobs))
+
+
+def test_answers_are_counted_where_the_target_has_an_encoder():
+    """What such a target writes answers a text, and is not that text."""
+    corpus = SimpleNamespace(texts=lambda: [Text("one", "", "012", reference="345")])
+    with_encoder = SimpleNamespace(**(vars(TARGET) | {"model": SimpleNamespace(text_start=[0])}))
+    for target, expected in ((TARGET, [0, 1, 2]), (with_encoder, [3, 4, 5])):
+        assert [document.tolist() for document in tokenised_documents(corpus, target)] == [expected]

@@ -125,7 +125,7 @@ def remove_tokenizer(folder: Path) -> None:
         (lambda folder: change_config(folder, model_type="none_such"), "does not recognize this architecture"),
         (lambda folder: change_config(folder, num_hidden_layers=3), "9 weights are not in its files, model.layers.2"),
         (lambda folder: change_config(folder, vocab_size=60), "cannot be loaded"),
-        (lambda folder: T5Config(vocab_size=50).save_pretrained(folder), "encoder-decoder"),
+        (lambda folder: T5Config(vocab_size=50).save_pretrained(folder), "which cannot be loaded"),
         (remove_tokenizer, "tokenizer"),
     ],
 )
