@@ -31,14 +31,17 @@ def tiny(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("tiny")
     save_tiny(folder / "target", seed=1, context=256)
     save_tiny(folder / "drafter", seed=2, context=256)
+    for size in ("small", "base", "large"):  # of the tasks of the paper's tables
+        save_tiny(folder / f"drafter_{size}", seed=3, context=256)
+        save_tiny(folder / "translation" / f"drafter_{size}", seed=4, context=256)
     target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
     save_tiny_heads(folder / "medusa", target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     lines = [
-        {"prompt": "def ab(x):", "kind": "code"},
-        {"prompt": "return", "kind": "code"},
-        {"prompt": "z", "kind": "one"},
+        {"prompt": "def ab(x):", "kind": "code", "turns": ["ab", "cd"], "category": "writing"},
+        {"prompt": "return", "kind": "code", "turns": ["ef"], "category": "rag"},
+        {"prompt": "z", "kind": "one", "turns": ["z"], "category": "qa"},
     ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "argparse.py").write_text(CORPUS)
