@@ -204,7 +204,9 @@ class CachedLM:
             self.cached = torch.minimum(before + num_read, sequences.lengths)
             self._most_uncached = 2  # an accepted node that is among the deepest, and what follows it
         elif self._most_uncached is not None:
-            self._most_uncached += 1
+            # In programs it is a number that they are made for: doubled, it takes few values. No row has more to read.
+            more = self._most_uncached if torch.compiler.is_compiling() else 1
+            self._most_uncached = min(self._most_uncached + more, self._slots.capacity)
 
     def sharing_cache(self, model: PreTrainedModel) -> "CachedLM":
         """The same rows and slots, read and written by another module; `begin` is this one's to call.

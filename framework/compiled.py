@@ -1,5 +1,6 @@
 """One program in place of many calls: no Python runs, and nothing waits, between its parts."""
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -8,8 +9,9 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.exc import InvalidCxxCompiler
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.device_round import Decoding, DeviceRound
@@ -91,11 +93,32 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     was = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags warns of GPUs that nobody asked for
     add_preprocessing_fn(_written)
+    weights = _Weights([*graph.parameters(), *graph.buffers()])
     try:
-        return compile_fx(graph, examples, config_patches=CPU_OPTIONS)
+        return compile_fx(graph, examples, config_patches={**CPU_OPTIONS, "post_grad_custom_pre_pass": weights})
     finally:
         clear_preprocessing_fns()
         torch._C._set_mkldnn_enabled(was)
+
+
+class _Weights(CustomGraphPass):
+    """Changes nothing, but names the constant weights of a program to the compiler's cache.
+
+    The cache itself looks at the shapes of constants only, and would give a second model of the same shapes a program
+    with the weights of the first one packed into it.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]):
+        digest = hashlib.sha256()
+        for each in weights:
+            digest.update(each.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        self._digest = digest.hexdigest()
+
+    def __call__(self, graph: Graph) -> None:
+        pass
+
+    def uuid(self) -> str:
+        return self._digest
 
 
 def _written(choices: list[Any]) -> list[Any]:
@@ -158,7 +181,8 @@ class CompiledRound:
 
 def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
     """Whether the host has its say about drafts: it finds them itself, or ends them while they grow."""
-    return gamma_policy.keep_drafting is not None or drafts_on_host(drafter)
+    ends_them = gamma_policy.keep_drafting is not None and hasattr(drafter, "keep_drafting")
+    return ends_them or drafts_on_host(drafter)
 
 
 @contextmanager

@@ -138,7 +138,13 @@ class Draft:
         return replace(self, valid=self.valid & valid, known_tree=self.tree)
 
     def padded(self, num_nodes: int) -> "Draft":
-        """The same chain with nodes behind it that are not valid, num_nodes in all."""
+        """The same chain with nodes behind it that are not valid, num_nodes in all.
+
+        Raises:
+            ValueError: it is no chain.
+        """
+        if self.shape is not Shape.CHAIN:
+            raise ValueError(f"a draft of shape {self.shape.name} cannot be filled up; allowed: CHAIN")
         more = (0, num_nodes - self.num_nodes)
         return Draft.chain(
             pad(self.tokens, more),

@@ -71,6 +71,18 @@ def test_machine_code_gives_them_as_well(name, sampling):
     assert tokens_of(program, RAGGED) == tokens_of(eager, RAGGED)
 
 
+@pytest.mark.slow
+def test_like_models_keep_their_weights_apart():
+    """The compiler's cache on the disk must not give a model the program of another one of the same shapes."""
+    found = []
+    for seed in (0, 1):
+        torch._dynamo.reset()
+        eager, program = engines(tiny_target(seed=seed), "prompt_lookup", GREEDY, Fixed(gamma=2))
+        found.append(tokens_of(program, RAGGED))
+        assert found[-1] == tokens_of(eager, RAGGED)
+    assert found[0] != found[1]
+
+
 class Alternating(Fixed):
     """Gammas in turn, none among them."""
 
@@ -88,6 +100,32 @@ class Alternating(Fixed):
 def test_rounds_without_a_draft_and_changing_gammas():
     eager, program = engines(tiny_target(), "small_transformer", GREEDY, Alternating())
     assert tokens_of(program, RAGGED, 20) == tokens_of(eager, RAGGED, 20)
+
+
+def test_few_programs_serve_any_number_of_rounds_without_a_draft(monkeypatch):
+    made = []
+
+    def counting(graph, examples):
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", counting)
+    policy = Alternating()
+    policy.begin = lambda: setattr(policy, "_turn", iter(([0] * 9 + [2]) * 9))
+    eager, program = engines(tiny_target(), "small_transformer", GREEDY, policy)
+    assert tokens_of(program, [RAGGED[0]], 30) == tokens_of(eager, [RAGGED[0]], 30)
+    assert len(made) <= 10, "a program for every such round would be more than twice as many"
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["medusa", "transformer_tree"])
+def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
+    policy = ConfidenceThreshold(max_gamma=3, threshold=0.5)
+    eager, program = engines(tiny_target(), name, sampling, policy)
+    stopping, seeds = Stopping(max_new_tokens=20), list(range(len(RAGGED)))
+    found = [each.generate(RAGGED, stopping=stopping, seeds=seeds) for each in (eager, program)]
+    assert found[0].tokens == found[1].tokens
+    assert found[0].tally.num_rounds == found[1].tally.num_rounds  # a draft that became a chain would take more
 
 
 def test_a_drafter_keeps_its_acceptance():
