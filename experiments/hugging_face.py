@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from framework.cached_lm import CachedLM
 from framework.generation import Generation
@@ -70,9 +69,13 @@ class HuggingFaceGenerate:
         given = torch.tensor([prompt.source if isinstance(prompt, Conditioned) else text], device=self.target.device)
         if isinstance(prompt, Conditioned):
             knobs["decoder_input_ids"] = torch.tensor([text], device=self.target.device)
+        model = self.target.model.model
         with self._constant_gamma(), ExitStack() as prefill:
             prefill.enter_context(stopwatch.stage("prefill"))
-            output = self.target.model.model.generate(
+            # Not a logits processor: what drafts is given these as well, and comes first.
+            hook = model.register_forward_hook(lambda *_: prefill.close())
+            prefill.callback(hook.remove)
+            output = model.generate(
                 given,
                 attention_mask=torch.ones_like(given),
                 max_new_tokens=stopping.max_new_tokens,
@@ -85,7 +88,6 @@ class HuggingFaceGenerate:
                 min_length=0,
                 forced_eos_token_id=None,
                 bad_words_ids=None,
-                logits_processor=LogitsProcessorList([_EndOf(prefill)]),
                 **knobs,
                 **self._drafting,
             )
@@ -109,14 +111,3 @@ class HuggingFaceGenerate:
             yield
         finally:
             model.generation_config = own
-
-
-class _EndOf(LogitsProcessor):
-    """Ends a stage when the first logits are there, and leaves them as they are."""
-
-    def __init__(self, stage: ExitStack):
-        self.stage = stage
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        self.stage.close()
-        return scores

@@ -31,7 +31,7 @@ def digits(texts: list[str], *, add_special_tokens: bool, verbose: bool) -> dict
     return {"input_ids": [[int(digit) for digit in text] for text in texts]}
 
 
-TARGET = SimpleNamespace(vocabulary_size=V, tokenizer=digits, device=CPU)
+TARGET = SimpleNamespace(vocabulary_size=V, tokenizer=digits, device=CPU, model=SimpleNamespace(text_start=[]))
 CORPUS = Documents("0112", "", "2223")
 FREQUENCIES = torch.tensor([1, 2, 4, 1, 0, 0]) / 8
 
