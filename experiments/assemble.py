@@ -1,7 +1,8 @@
 """From configuration to objects: the one place that calls Hydra's instantiate."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.dialogues import with_later_turns
@@ -75,9 +77,21 @@ def prepare(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> tuple[Target
         plan = build_plan(cfg, target)
     built = {}
     for name, factory in factories.items():
-        with status(f"building {name}"):
+        with status(f"building {name}"), _keys_of(cfg, name):
             built[name] = factory(target=target)
     return target, plan, built
+
+
+@contextmanager
+def _keys_of(cfg: DictConfig, name: str) -> Iterator[None]:
+    """Let a drafter's errors name its keys as they are where there are several drafters: drafters.NAME.top_k."""
+    try:
+        yield
+    except (ValueError, InstantiationException) as error:
+        message = str(error.__cause__ or error)
+        if "drafters" not in cfg or "drafter." not in message:
+            raise
+        raise ValueError(message.replace("drafter.", f"drafters.{name}.")) from error
 
 
 def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:
@@ -93,7 +107,7 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
     for key in ("stop_at_eos", "hugging_face", "later_turns"):
         check_kind(key, cfg[key], [bool])
-    if cfg.engine.compile not in (True, False, "auto"):
+    if not isinstance(cfg.engine.compile, bool) and cfg.engine.compile != "auto":
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
     if cfg.engine.compile is True and (reason := why_not(device_named(cfg.device))):
         raise ValueError(f"engine.compile is true, but {reason}; or set engine.compile=false")
@@ -101,7 +115,10 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
     build(cfg.prompts.source)
-    factories: dict[str, DrafterFactory] = {name: build(node) for name, node in drafters.items()}
+    factories: dict[str, DrafterFactory] = {}
+    for name, node in drafters.items():
+        with _keys_of(cfg, name):
+            factories[name] = build(node)
     for factory in factories.values():
         drafter = getattr(factory, "func", factory)
         if hasattr(drafter, "law") and hasattr(drafter, "shape"):  # else the engine checks, once it is built

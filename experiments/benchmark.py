@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import hydra
@@ -18,7 +18,7 @@ from experiments.assemble import build, build_engine, build_sampling, prepare, r
 from experiments.benchmark_picture import draw_benchmark
 from experiments.cells import Cells, markdown, shown
 from experiments.compare import at_temperature, check_temperatures
-from experiments.entry_point import one_line_errors, status
+from experiments.entry_point import announce, one_line_errors
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
@@ -129,9 +129,12 @@ def contenders(
         yield Contender(YARDSTICK, mode, plain, loop=loop)
         for name, engine in engines.items():
             yield Contender(name, mode, engine, loop=engine)
-    if cfg.hugging_face and cfg.batch_size == 1:
+    # Hugging Face would need padding for a batch, and ends rows at other strings than ours.
+    if cfg.hugging_face and cfg.batch_size == 1 and not cfg.stop_strings:
         gamma = build(cfg.gamma).max_gamma
         yield Contender("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
+        if not gamma:
+            return
         models = [getattr(drafter, "model", None) for drafter in drafters.values()]
         small = next((model for model in models if isinstance(model, CachedLM)), None)
         if small is not None:
@@ -158,27 +161,34 @@ class Contest:
         """Warm up, time interleaved, each beside its parts; the figures of each."""
         batches = self._plan.batches()
         for contender in self.contenders:
-            doing = f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generations"
-            with status(doing, minutes=True):
-                for batch in batches:
-                    first, again = (self._timed(contender, batch) for _ in range(2))
-                    if contender.mode == "compiled":
-                        contender.compile_seconds += max(0.0, first.seconds - again.seconds)
-                    if contender.loop:
-                        self._parts(contender, contender.loop, batch, again)
+            announce(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generations")
+            self._tell_costs(contender, batches[0])
+            for batch in batches:
+                first, again = (self._timed(contender, batch) for _ in range(2))
+                if contender.mode == "compiled":
+                    contender.compile_seconds += max(0.0, first.seconds - again.seconds)
+                if contender.loop:
+                    self._parts(contender, contender.loop, batch, again)
         for repeat in range(self._plan.repeats):
             # Whoever comes first in one repeat comes last in another.
             order = self.contenders[repeat:] + self.contenders[:repeat]
             for contender in self.contenders:
                 contender.runs.append([])
-            doing = f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}"
-            with status(doing, minutes=True):
-                for batch in batches:
-                    for contender in order if repeat % 2 == 0 else reversed(order):
-                        contender.runs[-1].append(run := self._timed(contender, batch))
-                        if contender.loop:
-                            contender.beside.append((run, self._parts(contender, contender.loop, batch, run)))
+            announce(f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}")
+            for batch in batches:
+                for contender in order if repeat % 2 == 0 else reversed(order):
+                    contender.runs[-1].append(run := self._timed(contender, batch))
+                    if contender.loop:
+                        contender.beside.append((run, self._parts(contender, contender.loop, batch, run)))
         return [self._row(contender) for contender in self.contenders]
+
+    def _tell_costs(self, contender: Contender, batch: Batch) -> None:
+        """Let a gamma policy that asks know what drafting and the target's passes cost, after the prompts."""
+        if contender.loop and (use_costs := getattr(contender.loop.gamma_policy, "use_costs", None)):
+            alone, room = self._alone[contender.mode], self._plan.stopping.max_new_tokens
+            prompts = [self._target.as_prompt(prompt) for prompt in batch.prompts]
+            parts = time_parts(contender.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
+            use_costs(parts.costs)
 
     def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> Parts:
         """The parts of a round, in the middle of what was just decoded."""
@@ -259,6 +269,8 @@ def check_before_loading(cfg: DictConfig) -> None:
     """
     if not OmegaConf.is_list(cfg.modes) or not cfg.modes or not set(cfg.modes) <= set(MODES):
         raise ValueError(f"modes is {cfg.modes!r}; allowed: a list of {', '.join(MODES)}, at least one")
+    if len(set(cfg.modes)) < len(cfg.modes):
+        raise ValueError(f"modes is {cfg.modes!r}; allowed: each of {', '.join(MODES)} at most once")
     check_temperatures(cfg)
     check_kind("hugging_face", cfg.hugging_face, [bool])
     if "compiled" in cfg.modes and (reason := why_not(device_named(cfg.device))):
@@ -270,11 +282,10 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors():
         check_before_loading(cfg)
         started = time.perf_counter()
+        samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
         target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()})
-        plan = replace(plan, hugging_face=False)
         rows: list[Row] = []
-        for temperature in cfg.temperatures:
-            sampling = build_sampling(at_temperature(cfg, temperature))
+        for sampling in samplings:
             field_of = list(contenders(cfg, target, drafters, sampling))
             rows += Contest(field_of, target, sampling, plan).run()
             torch._dynamo.reset()  # programs of this temperature are not needed again

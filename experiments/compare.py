@@ -1,5 +1,6 @@
 """The main job: every drafter side by side. `python -m experiments.compare`, or records=FOLDER to look again."""
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,7 +71,7 @@ def check_temperatures(cfg: DictConfig) -> None:
         ValueError: they are not a list of temperatures.
     """
     temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
-    if not temperatures or not all(isinstance(value, int | float) and value >= 0 for value in temperatures):
+    if not temperatures or not all(type(value) in (int, float) and 0 <= value < math.inf for value in temperatures):
         raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
 
 

@@ -9,15 +9,14 @@ from rich.console import Console
 from rich.status import Status
 
 
-def status(doing: str, *, minutes: bool = False) -> Status:
-    """A turning wheel beside what takes seconds: `with status("building ngram"):`.
+def status(doing: str) -> Status:
+    """A turning wheel beside what takes seconds: `with status("building ngram"):`. Without a terminal it is silent."""
+    return Console(stderr=True).status(doing)
 
-    Without a terminal it is silent, but for a line about what takes minutes.
-    """
-    console = Console(stderr=True)
-    if minutes and not console.is_terminal:
-        console.print(doing, highlight=False, soft_wrap=True)
-    return console.status(doing)
+
+def announce(doing: str) -> None:
+    """Say what begins, where time is taken: a turning wheel would take its share of what is being timed."""
+    Console(stderr=True).print(doing, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -171,7 +171,8 @@ def table_notes(records: Sequence[Record]) -> list[str]:
     notes.append(
         "Speedups are against the yardstick (plain decoding, same prompts, interleaved), with their spread. "
         "α: over tested tokens. τ: tokens per target pass, beside what Eq. 1 makes of α. c: a draft step in target "
-        "steps. attainable: τ ÷ (d + v), a loop of no cost. efficiency: measured ÷ attainable."
+        "steps. attainable: τ ÷ (d + v), a loop of no cost. efficiency: measured ÷ attainable, of "
+        "loops held against their own parts."
     )
     return notes
 

@@ -90,6 +90,8 @@ def test_what_is_written(rows, tmp_path):
     [
         ("modes=[fast]", r"modes is \['fast'\]; allowed: a list of eager, compiled, at least one"),
         ("modes=[]", r"modes is \[\]; allowed"),
+        ("modes=[eager,eager]", r"modes is \['eager', 'eager'\]; allowed: each of eager, compiled at most once"),
+        ("temperatures=[0,true]", r"temperatures is \[0, True\]; allowed: a list of numbers >= 0"),
         ("temperatures=[-1]", r"temperatures is \[-1\]; allowed: a list of numbers >= 0"),
         ("hugging_face=3", r"hugging_face is 3; allowed"),
     ],
@@ -97,6 +99,25 @@ def test_what_is_written(rows, tmp_path):
 def test_wrong_settings_are_named(override, message):
     with pytest.raises(ValueError, match=message):
         check_before_loading(settings(override))
+
+
+def test_policies_that_ask_are_told_costs_and_hugging_face_drafts_nothing_at_gamma_0():
+    target, sampling = tiny_target(), Sampling(temperature=0)
+    drafters = {"prompt_lookup": tiny_factory("prompt_lookup", 50)(target=target)}
+    prompts = [Prompt("one", "code", tuple(PROMPTS[0]))]
+    plan = Plan(
+        prompt_set=PromptSet(prompts=prompts, num_truncated=0, num_skipped=0, chat=False),
+        batch_size=1,
+        stopping=Stopping(max_new_tokens=1),  # no round at all: nothing to explain
+        repeats=1,
+        seed=0,
+        hugging_face=False,
+    )
+    adaptive = settings("gamma=best_expected_speed", "modes=[eager]", "hugging_face=false")
+    rows = Contest(list(contenders(adaptive, target, drafters, sampling)), target, sampling, plan).run()
+    assert [row.attainable for row in rows] == [None, None]
+    plain = settings("gamma.gamma=0", "modes=[eager]")
+    assert [each.name for each in contenders(plain, target, drafters, sampling)][-1] == "hf_generate"
 
 
 def test_without_a_compiler_there_are_no_programs(monkeypatch):
