@@ -111,7 +111,7 @@ class _Weights(CustomGraphPass):
     def __init__(self, weights: Sequence[Tensor]):
         digest = hashlib.sha256()
         for each in weights:
-            digest.update(each.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            digest.update(each.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
         self._digest = digest.hexdigest()
 
     def __call__(self, graph: Graph) -> None:
