@@ -10,7 +10,7 @@ from pathlib import Path
 import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
@@ -18,6 +18,7 @@ from experiments.assemble import build, register_resolvers
 from experiments.entry_point import one_line_errors
 from experiments.fitting import Fitting, Recipe
 from experiments.pairs import Pairs, read_pairs
+from experiments.pretraining import byte_level_bpe
 from experiments.quality import quality
 from framework.autoregressive import Autoregressive
 from framework.pretrained import load_target
@@ -34,16 +35,8 @@ SENTENCES_PER_BATCH = 64  # decoded at once, to be scored
 
 def train_tokenizer(pairs: list[Text], vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE of both languages; a text is followed by the end-of-text token."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[PAD, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((side for pair in pairs for side in (pair.text, pair.reference)), trainer)
+    sides = (side for pair in pairs for side in (pair.text, str(pair.reference)))
+    tokenizer = byte_level_bpe(sides, vocabulary, [PAD, END])
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 1)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False

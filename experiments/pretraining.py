@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,20 +51,25 @@ def spread(stream: np.ndarray, window: int) -> Tensor:
     return torch.from_numpy(np.stack([stream[s : s + window + 1].astype(np.int64) for s in starts]))
 
 
-def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def byte_level_bpe(texts: Iterable[str], vocabulary: int, special_tokens: list[str]) -> Tokenizer:
     """Byte-level BPE without normalisation: every string can be written, and decoding gives it back."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=special_tokens,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Of one language's texts, which end with the end-of-text token."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_level_bpe(texts, vocabulary, [END_OF_TEXT]),
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
         model_max_length=MAX_POSITIONS,

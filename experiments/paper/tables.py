@@ -73,20 +73,11 @@ def table_1(records: Sequence[Record]) -> SideBySide:
 def table_2(records: Sequence[Record]) -> SideBySide:
     """α and walltime: three sizes of drafters, two tasks, two temperatures; each at the γ that was fastest."""
     best = _fastest(records)
-    rows = []
-    for line in published.TABLES_2_AND_4:
-        metrics = _metrics(best, key := Key(line.task, line.temperature, line.drafter))
-        rows.append(
-            Row(
-                labels=_labels(key),
-                compared={
-                    "γ": (line.gamma, _gamma(best, key)),
-                    "α": (line.alpha, metrics.get("alpha/overlap")),
-                    "speedup": (line.measured, metrics.get("speedup/measured")),
-                },
-                ours={"τ": metrics.get("tau"), "attainable": metrics.get("speedup/attainable")},
-            )
-        )
+    rows = _beside_lines(
+        best,
+        {"α": ("alpha", "alpha/overlap"), "speedup": ("measured", "speedup/measured")},
+        {"τ": "tau", "attainable": "speedup/attainable"},
+    )
     notes = [OTHER_MODELS, *_orders_of_sizes(best)]
     return SideBySide("Table 2: α and speedup by task, temperature and drafter", rows, notes)
 
@@ -112,23 +103,16 @@ def table_3(records: Sequence[Record]) -> SideBySide:
 
 def table_4(records: Sequence[Record]) -> SideBySide:
     """What Theorem 3.8 expects of α, γ and c, and the walltime that was measured."""
-    best = _fastest(records)
-    rows = []
-    for line in published.TABLES_2_AND_4:
-        metrics = _metrics(best, key := Key(line.task, line.temperature, line.drafter))
-        rows.append(
-            Row(
-                labels=_labels(key),
-                compared={
-                    "γ": (line.gamma, _gamma(best, key)),
-                    "α": (line.alpha, metrics.get("alpha/overlap")),
-                    "c": (line.c, metrics.get("c")),
-                    "expected": (line.expected, metrics.get("speedup/theorem")),
-                    "measured": (line.measured, metrics.get("speedup/measured")),
-                },
-                ours={"v": metrics.get("v"), "attainable": metrics.get("speedup/attainable")},
-            )
-        )
+    rows = _beside_lines(
+        _fastest(records),
+        {
+            "α": ("alpha", "alpha/overlap"),
+            "c": ("c", "c"),
+            "expected": ("expected", "speedup/theorem"),
+            "measured": ("measured", "speedup/measured"),
+        },
+        {"v": "v", "attainable": "speedup/attainable"},
+    )
     again = max(
         abs(theory.speedup(line.alpha, line.gamma, line.c) - line.expected) for line in published.TABLES_2_AND_4
     )
@@ -191,16 +175,32 @@ def _fastest(records: Sequence[Record]) -> dict[Key, Record]:
     }
 
 
-def _metrics(records: dict[Key, Record], key: Key) -> dict:
-    return records[key]["metrics"] if key in records else {}
+def _beside_lines(best: dict[Key, Record], compared: dict[str, tuple[str, str]], ours: dict[str, str]) -> list[Row]:
+    """A row for every line of Tables 2 and 4.
 
-
-def _gamma(records: dict[Key, Record], key: Key) -> Number:
-    return records[key]["point"]["gamma"] if key in records else None
-
-
-def _labels(key: Key) -> dict[str, str]:
-    return {"task": key.task, "T": f"{key.temperature:g}", "drafter": key.drafter}
+    Args:
+        best: our points.
+        compared: by heading the line's field and our metric; gamma is compared in any case.
+        ours: by heading our metrics that the paper has not.
+    """
+    rows = []
+    for line in published.TABLES_2_AND_4:
+        key = Key(line.task, line.temperature, line.drafter)
+        record = best.get(key, {"point": {}, "metrics": {}})
+        metrics = record["metrics"]
+        pairs: dict[str, tuple[Number, Number]] = {"γ": (line.gamma, record["point"].get("gamma"))}
+        pairs |= {
+            heading: (getattr(line, published_as), metrics.get(metric))
+            for heading, (published_as, metric) in compared.items()
+        }
+        rows.append(
+            Row(
+                labels={"task": key.task, "T": f"{key.temperature:g}", "drafter": key.drafter},
+                compared=pairs,
+                ours={heading: metrics.get(metric) for heading, metric in ours.items()},
+            )
+        )
+    return rows
 
 
 def _by_setting(found: dict[Key, float], names: Sequence[str]) -> dict[tuple[str, float], dict[str, float]]:
