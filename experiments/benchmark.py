@@ -24,7 +24,7 @@ from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
 from experiments.metrics import YARDSTICK, all_metrics, decode_ms, end_to_end_ms
 from experiments.provenance import peak_memory_mb, provenance
-from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts, timed
+from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts, time_parts_amid, timed
 from framework.autoregressive import Autoregressive
 from framework.cached_lm import CachedLM
 from framework.compiled import why_not
@@ -192,10 +192,15 @@ class Contest:
 
     def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> Parts:
         """The parts of a round, in the middle of what was just decoded."""
-        pairs = zip(batch.prompts, run.generation.tokens, strict=True)
-        half = [self._target.as_prompt(prompt) + row[: len(row) // 2] for prompt, row in pairs]
-        room, alone = self._plan.stopping.max_new_tokens // 2, self._alone[contender.mode]
-        return time_parts(loop, half, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
+        return time_parts_amid(
+            loop,
+            batch.prompts,
+            run.generation.tokens,
+            seeds=batch.seeds,
+            repeats=PART_REPEATS,
+            alone=self._alone[contender.mode],
+            max_new_tokens=self._plan.stopping.max_new_tokens,
+        )
 
     def _timed(self, contender: Contender, batch: Batch) -> Timed:
         return timed(contender.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)

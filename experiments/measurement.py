@@ -16,7 +16,7 @@ from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, part
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.records import Record
-from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts, timed
+from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts_amid, timed
 from framework.autoregressive import Autoregressive
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
@@ -209,17 +209,14 @@ class _Bench:
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False
     ) -> Parts:
         """The parts of a loop's round, in the middle of what was decoded."""
-        half = [
-            self.target.as_prompt(prompt) + row[: len(row) // 2]
-            for prompt, row in zip(batch.prompts, tokens, strict=True)
-        ]
-        return time_parts(
+        return time_parts_amid(
             loop,
-            half,
+            batch.prompts,
+            tokens,
             seeds=batch.seeds,
             repeats=repeats,
             alone=self._alone,
-            room=self.plan.stopping.max_new_tokens // 2,
+            max_new_tokens=self.plan.stopping.max_new_tokens,
             every_depth=every_depth,
         )
 

@@ -271,6 +271,25 @@ def time_parts(
     )
 
 
+def time_parts_amid(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    tokens: Sequence[list[int]],
+    *,
+    seeds: list[int],
+    repeats: int,
+    alone: Alone,
+    max_new_tokens: int,
+    every_depth: bool = True,
+) -> Parts:
+    """Time the parts in the middle of what was decoded: behind each prompt with half of its new tokens."""
+    target = engine.target
+    half = [target.as_prompt(prompt) + row[: len(row) // 2] for prompt, row in zip(prompts, tokens, strict=True)]
+    return time_parts(
+        engine, half, seeds=seeds, repeats=repeats, alone=alone, room=max_new_tokens // 2, every_depth=every_depth
+    )
+
+
 def drafting_nothing(engine: Engine) -> Engine:
     """The same loop at a gamma of 0: its only part is a target pass over pending, as it is plain decoding's."""
     return Engine(
