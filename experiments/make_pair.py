@@ -16,9 +16,8 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from experiments.assemble import build, register_resolvers
 from experiments.entry_point import one_line_errors
-from experiments.fitting import Fitting, Recipe
 from experiments.pairs import Pairs, read_pairs
-from experiments.pretraining import byte_level_bpe
+from experiments.pretraining import byte_level_bpe, fit, ship
 from experiments.quality import quality
 from framework.autoregressive import Autoregressive
 from framework.pretrained import load_target
@@ -97,21 +96,6 @@ def make_model(config: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: int
     )
 
 
-def fit(name: str, trainable: PairTraining, data: Pairs, held_out: Tensor, recipe: DictConfig, cfg: DictConfig) -> dict:
-    """Take the steps that are left; returns what went in and came out."""
-    own = {str(key): value for key, value in recipe.items() if key != "config"}
-    longest = int(cfg.data.longest)
-    steps = Recipe(**own, window=longest, optimizer="muon",
-                   checkpoint_every=cfg.checkpoint_every, evaluate_every=cfg.evaluate_every)  # fmt: skip
-    made_of = {"config": OmegaConf.to_container(recipe.config), "seed": cfg.seed, "pairs": len(data)}
-    fitting = Fitting(trainable, steps, file=Path(cfg.workdir) / f"{name}.checkpoint.pt", made_of=made_of)
-    print(f"{name}: from step {fitting.step} to {steps.steps}", flush=True)
-    trainable.model.train()
-    fitting.run(lambda step: data.drawn(steps.batch, seed=cfg.seed, step=step).to(held_out.device), held_out)
-    trainable.model.eval()
-    return {"steps": fitting.step, "seconds": round(fitting.seconds), **fitting.history[-1]}
-
-
 def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
     """BLEU and chrF of a finished model's likeliest translations."""
     target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="fused", context=None)
@@ -147,14 +131,21 @@ def make_pair(cfg: DictConfig) -> None:
     teacher = None
     for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
         model = make_model(recipe.config, tokenizer, cfg.seed).to(device)
-        facts[name] = fit(name, PairTraining(model, teacher), data, sample, recipe, cfg)
-        facts[name]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-        model.to(torch.bfloat16).save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-        facts[name] |= score(folder / name, held_out[: cfg.data.scored_pairs], cfg)
+        fitting = fit(
+            name, PairTraining(model, teacher), recipe, cfg, window=cfg.data.longest, held_out=sample,
+            batch=lambda step, size: data.drawn(size, seed=cfg.seed, step=step), made_of={"pairs": len(data)},
+        )  # fmt: skip
+        shipped = ship(model, tokenizer, folder / name)
+        facts[name] = {
+            "steps": fitting.step,
+            "seconds": round(fitting.seconds),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            **fitting.history[-1],
+            **score(folder / name, held_out[: cfg.data.scored_pairs], cfg),
+        }
         print(name, json.dumps(facts[name]), flush=True)
-        if name == "target":
-            teacher = model.float().requires_grad_(False)
+        if teacher is None:
+            teacher = shipped
     (folder / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Train the embedded models: a byte-level BPE tokenizer, a Llama target, and a drafter distilled from it.
+"""Train the embedded models: a byte-level BPE tokenizer, a Llama target, and drafters distilled from it.
 
 Run `python -m experiments.make_zoo`. Killed runs resume from their last checkpoint in `workdir`.
 """

@@ -1,4 +1,4 @@
-"""Language models from scratch: a byte-level BPE tokenizer, a target, and a drafter distilled from it."""
+"""Language models from scratch: a byte-level BPE tokenizer, a target, and drafters distilled from it."""
 
 import json
 import math
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from experiments.fitting import Fitting, Recipe
+from framework.trainable import Trainable
 
 END_OF_TEXT = "<|endoftext|>"
 MAX_POSITIONS = 2048
@@ -136,31 +137,61 @@ class Pretraining:
             return self._loss(*self._models, tokens)
 
     def evaluate(self, tokens: Tensor) -> dict[str, float]:
+        self.model.eval()
         measures = {"nats": held_out_nats(self.model, tokens)}
         if self.teacher is not None:
             measures["alpha"] = held_out_alpha(self.teacher, self.model, tokens)
+        self.model.train()
         return measures
 
     def save(self, folder: Path, held_out: Tensor) -> None:
         self.model.save_pretrained(folder)
 
 
-def fit(name: str, trainable: Pretraining, windows: Windows, held_out: Tensor, cfg: DictConfig) -> dict[str, float]:
-    """Take the steps that are left of the training of cfg's target or drafter.
+def fit(
+    name: str,
+    trainable: Trainable,
+    recipe: DictConfig,
+    cfg: DictConfig,
+    *,
+    window: int,
+    batch: Callable[[int, int], Tensor],
+    held_out: Tensor,
+    made_of: dict[str, Any],
+) -> Fitting:
+    """Take the steps that are left of a model's training.
+
+    Args:
+        name: of the model, and of its checkpoint in cfg.workdir.
+        trainable: what is fitted.
+        recipe: the model's own part of the config.
+        cfg: the config.
+        window: tokens of a window.
+        batch: the windows of a step, so many.
+        held_out: windows to evaluate on.
+        made_of: what else the result depends on.
+    """
+    own = {str(key): value for key, value in recipe.items() if key != "config"}
+    steps = Recipe(**own, window=window, optimizer="muon",
+                   checkpoint_every=cfg.checkpoint_every, evaluate_every=cfg.evaluate_every)  # fmt: skip
+    made_of = {"config": OmegaConf.to_container(recipe.config), "seed": cfg.seed} | made_of
+    fitting = Fitting(trainable, steps, file=Path(cfg.workdir) / f"{name}.checkpoint.pt", made_of=made_of)
+    print(f"{name}: from step {fitting.step} to {steps.steps}", flush=True)
+    trainable.module.train()
+    fitting.run(lambda step: batch(step, steps.batch).to(held_out.device), held_out)
+    trainable.module.eval()
+    return fitting
+
+
+def ship(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedModel:
+    """Write a model as users will load it, in bfloat16.
 
     Returns:
-        what went in: steps, tokens, seconds of training.
+        the model, as what was written: to teach drafters.
     """
-    own = {str(key): value for key, value in cfg[name].items() if key != "config"}
-    recipe = Recipe(**own, window=cfg.data.window, optimizer="muon",
-                    checkpoint_every=cfg.checkpoint_every, evaluate_every=cfg.evaluate_every)  # fmt: skip
-    made_of = {"config": OmegaConf.to_container(cfg[name].config), "data": OmegaConf.to_container(cfg.data)}
-    file = Path(cfg.workdir) / f"{name}.checkpoint.pt"
-    fitting = Fitting(trainable, recipe, file=file, made_of=made_of | {"seed": cfg.seed})
-    print(f"{name}: from step {fitting.step} to {recipe.steps}", flush=True)
-    fitting.run(lambda step: windows.batch(step, recipe.batch).to(held_out.device), held_out)
-    tokens = fitting.step * recipe.batch * recipe.window
-    return {"steps": fitting.step, "tokens": tokens, "seconds": round(fitting.seconds)}
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model.float().requires_grad_(False)
 
 
 @torch.no_grad()
@@ -195,38 +226,42 @@ def distillation(drafter: PreTrainedModel, target: PreTrainedModel, batch: Tenso
 
 
 def train_models(cfg: DictConfig, text: TokenisedText) -> dict[str, Any]:
-    """Train what is not trained yet of a target and its drafter, and write both to cfg.folder.
+    """Train what is not trained yet of a target and its drafters, and write them to cfg.folder.
 
     Returns:
         how they were trained, and how good they are on the held-out text.
     """
     device = torch.device(cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(cfg.threads)
-    tokenizer, windows, folder = text.tokenizer, text.windows, Path(cfg.folder)
-    target = make_model(cfg.target.config, tokenizer, cfg.seed).to(device)
-    drafter = make_model(cfg.drafter.config, tokenizer, cfg.seed).to(device)
-    sparse = text.held_out[::4].to(device)
-    target_facts = fit("target", Pretraining(target, None, compiled=cfg.compile), windows, sparse, cfg)
-    target.eval().requires_grad_(False)
-    drafter_facts = fit("drafter", Pretraining(drafter, target, compiled=cfg.compile), windows, sparse, cfg)
-    drafter.eval()
-
     facts: dict[str, Any] = {"torch": torch.__version__, "config": OmegaConf.to_container(cfg)}
-    for name, model, trained in (("target", target, target_facts), ("drafter", drafter, drafter_facts)):
-        model.to(torch.bfloat16).save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-        shipped = _shipped(folder / name)
-        nats = held_out_nats(shipped, text.held_out)
-        facts[name] = trained | {
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "held_out_nats_per_token": round(nats, 4),
-            "held_out_bits_per_byte": round(nats / math.log(2) / text.bytes_per_token, 4),
-        }
-    facts["held_out_alpha"] = round(held_out_alpha(_shipped(folder / "target"), shipped, text.held_out), 4)
-    print(json.dumps({name: facts[name] for name in ("target", "drafter", "held_out_alpha")}, indent=2))
+    teacher, window = None, cfg.data.window
+    for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
+        model = make_model(recipe.config, text.tokenizer, cfg.seed).to(device)
+        fitting = fit(
+            name, Pretraining(model, teacher, compiled=cfg.compile), recipe, cfg,
+            window=window, batch=text.windows.batch, held_out=text.held_out[::4].to(device),
+            made_of={"data": OmegaConf.to_container(cfg.data)},
+        )  # fmt: skip
+        shipped = ship(model, text.tokenizer, Path(cfg.folder) / name)
+        facts[name] = {
+            "steps": fitting.step,
+            "tokens": fitting.step * recipe.batch * window,
+            "seconds": round(fitting.seconds),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        } | _quality(shipped, teacher, text)
+        print(name, json.dumps(facts[name]), flush=True)
+        if teacher is None:
+            teacher = shipped
     return facts
 
 
-def _shipped(folder: Path) -> PreTrainedModel:
-    """As users will load it."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def _quality(model: PreTrainedModel, teacher: PreTrainedModel | None, text: TokenisedText) -> dict[str, float]:
+    """On the held-out text; alpha is a drafter's."""
+    nats = held_out_nats(model, text.held_out)
+    measures = {
+        "held_out_nats_per_token": round(nats, 4),
+        "held_out_bits_per_byte": round(nats / math.log(2) / text.bytes_per_token, 4),
+    }
+    if teacher is not None:
+        measures["held_out_alpha"] = round(held_out_alpha(teacher, model, text.held_out), 4)
+    return measures

@@ -17,7 +17,7 @@ from framework.stopping import Stopping
 SMALL = [
     "--config-name=language_models_small", "device=cpu", "threads=1", "compile=false", "vocabulary=300",
     "data.window=16", "target.steps=2", "target.batch=2", "target.config.n_embd=16", "target.config.n_layer=1",
-    "drafter.steps=2", "drafter.batch=2", "drafter.config.n_embd=8",
+    "drafters.drafter.steps=2", "drafters.drafter.batch=2", "drafters.drafter.config.n_embd=8",
     "prompts@train=plain_text", "prompts@held_out=plain_text",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def test_any_text_makes_a_pair_that_writes_by_itself(tmp_path, monkeypatch):
     )
     assert len({tuple(tokens) for tokens in written.tokens}) > 1
     facts = json.loads((models / "provenance.json").read_text())
-    assert facts["target"]["steps"] == 2 and 0 < facts["held_out_alpha"] <= 1
+    assert facts["target"]["steps"] == 2 and 0 < facts["drafter"]["held_out_alpha"] <= 1
 
 
 def test_too_little_text_is_refused(tmp_path, monkeypatch, capfd):

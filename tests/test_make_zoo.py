@@ -35,21 +35,24 @@ def small(monkeypatch, tmp_path):
             "device": "cpu", "compile": False, "seed": 0, "checkpoint_every": 2, "evaluate_every": 6,
             "data": {"window": 32, "standard_library_share": 0.5},
             "target": {"config": SIZES | {"hidden_size": 32}, **RECIPE},
-            "drafter": {"config": SIZES | {"hidden_size": 16}, **RECIPE},
+            "drafters": {
+                name: {"config": SIZES | {"hidden_size": hidden}, **RECIPE}
+                for name, hidden in {"drafter_large": 24, "drafter": 16}.items()
+            },
         }
     )  # fmt: skip
 
 
 def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypatch):
     make_zoo.train_zoo(small)
-    whole = {name: load(tmp_path / "zoo" / name) for name in ("target", "drafter")}
+    whole = {name: load(tmp_path / "zoo" / name) for name in ("target", "drafter_large", "drafter")}
 
     again = OmegaConf.merge(small, {"folder": str(tmp_path / "zoo2"), "workdir": str(tmp_path / "work2")})
     calls, distillation = [], pretraining.distillation
 
     def killed(*arguments):
         calls.append(1)
-        if len(calls) == 4:  # after the checkpoint of step 2, in the middle of the drafter
+        if len(calls) == 4:  # after the checkpoint of step 2, in the middle of the first drafter
             raise KeyboardInterrupt
         return distillation(*arguments)
 
@@ -88,7 +91,7 @@ def test_the_finished_folder_loads_and_has_provenance(small, tmp_path):
     assert target.tokenizer.decode(target.tokenizer(text)["input_ids"]) == text
     facts = json.loads((zoo / "provenance.json").read_text())
     assert facts["target"]["steps"] == 6 and facts["target"]["tokens"] == 6 * 2 * 32
-    assert 0 < facts["held_out_alpha"] <= 1 and facts["corpus"]["fingerprint"]
+    assert 0 < facts["drafter"]["held_out_alpha"] <= 1 and facts["corpus"]["fingerprint"]
     assert load(zoo / "target")["model.norm.weight"].dtype == torch.bfloat16
 
 
