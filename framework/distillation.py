@@ -1,6 +1,7 @@
 """A small model is fitted to a target's law, so that its drafts are accepted more often.
 
-B rows, T tokens, V vocabulary. p is the target's law and q the small model's, both at temperature 1.
+N places of the training text whose next token is known, V vocabulary. p is the target's law and q the small model's,
+both at temperature 1.
 """
 
 import textwrap
@@ -10,37 +11,35 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
 from framework.pretrained import load_draft_model
 from framework.target import Target
+from framework.trainable import FILLER, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # when evaluating
+SPECIAL_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # as the target has them
 
 
-def cross_entropy(p_logits: Tensor, q_logits: Tensor, tokens: Tensor) -> Tensor:
+def cross_entropy(p_logits: Tensor, q_logits: Tensor, next_tokens: Tensor) -> Tensor:
     """-log q of the text's own tokens; the target is not asked."""
-    return functional.cross_entropy(q_logits[:, :-1].mT, tokens[:, 1:])
+    return functional.cross_entropy(q_logits, next_tokens)
 
 
-def forward_kl(p_logits: Tensor, q_logits: Tensor, tokens: Tensor) -> Tensor:
+def forward_kl(p_logits: Tensor, q_logits: Tensor, next_tokens: Tensor) -> Tensor:
     """KL(p || q): q must cover whatever p may say."""
-    return (
-        functional.kl_div(q_logits.log_softmax(2), p_logits.log_softmax(2), log_target=True, reduction="none")
-        .sum(2)
-        .mean()
-    )
+    return functional.kl_div(q_logits.log_softmax(1), p_logits.log_softmax(1), log_target=True, reduction="batchmean")
 
 
-def reverse_kl(p_logits: Tensor, q_logits: Tensor, tokens: Tensor) -> Tensor:
+def reverse_kl(p_logits: Tensor, q_logits: Tensor, next_tokens: Tensor) -> Tensor:
     """KL(q || p): q must not say what p would not."""
-    return forward_kl(q_logits, p_logits, tokens)
+    return forward_kl(q_logits, p_logits, next_tokens)
 
 
-def total_variation(p_logits: Tensor, q_logits: Tensor, tokens: Tensor) -> Tensor:
+def total_variation(p_logits: Tensor, q_logits: Tensor, next_tokens: Tensor) -> Tensor:
     """Half of Σ |p - q|, which is 1 - alpha: the share of rejected tokens itself (Zhou et al., 2024)."""
-    return (p_logits.softmax(2) - q_logits.softmax(2)).abs().sum(2).mean() / 2
+    return (p_logits.softmax(1) - q_logits.softmax(1)).abs().sum(1).mean() / 2
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -52,7 +51,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 class Distillation:
-    """Knowledge distillation for speculative decoding (DistillSpec; Zhou et al., 2024), over windows of text."""
+    """Knowledge distillation for speculative decoding (DistillSpec; Zhou et al., 2024), over windows of text.
+
+    Of a target with an encoder over pairs, the laws of what answers their sources; a decoder-only model learns from the
+    answers alone.
+    """
 
     def __init__(self, target: Target, *, loss: str, path: str | None, config: dict[str, object]):
         """
@@ -64,14 +67,9 @@ class Distillation:
 
         Raises:
             OSError: nothing loadable at the path.
-            ValueError: a target with an encoder, a knob out of its range, a model with another tokenizer, or one that
-                lacks tokens.
+            ValueError: a knob out of its range, a model with another tokenizer, one that lacks tokens, or one with an
+                encoder for a target without.
         """
-        if target.model.text_start:
-            raise ValueError(
-                "target has an encoder, and this distils decoder-only models; allowed: a decoder-only target, or "
-                "python -m experiments.make_pair, which trains encoder-decoder drafters beside their target"
-            )
         if loss not in LOSSES:
             raise ValueError(f"training.trainable.loss is {loss!r}; allowed: {', '.join(LOSSES)}")
         self._target, self._loss = target, LOSSES[loss]
@@ -85,28 +83,30 @@ class Distillation:
         self.module: nn.Module = self.model.float().to(target.device).eval()
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Scalar; tokens [B, T] int64.
+        """Scalar; tokens are windows [B, T] or pairs [B, 2, T], int64.
 
         Raises:
             ValueError: T < 2, or more than the model has positions for.
         """
-        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or tokens.shape[1]
-        if not 2 <= tokens.shape[1] <= most:
+        length = tokens.shape[-1]
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or length
+        if not 2 <= length <= most:
             raise ValueError(
-                f"training.window is {tokens.shape[1]}; allowed: 2 to the trained model's context, {most} "
+                f"training.window is {length}; allowed: 2 to the trained model's context, {most} "
                 "(training.trainable.config.max_position_embeddings)"
             )
         p_logits = torch.empty(0) if self._loss is cross_entropy else self._teacher(tokens)
-        return self._loss(p_logits, self._logits(self.model, tokens), tokens)
+        next_tokens = texts_of(tokens)[:, 1:]
+        return self._loss(p_logits, self._logits(self.model, tokens), next_tokens[next_tokens != FILLER])
 
     @torch.no_grad()
     def evaluate(self, tokens: Tensor) -> dict[str, float]:
         """alpha is Σ min(p, q) on the text, at temperature 1 and, where both are argmaxes, at temperature 0."""
         drawn, greedy = [], []
-        for windows in tokens.split(WINDOWS_AT_ONCE):
-            p, q = self._teacher(windows).softmax(2), self._logits(self.model, windows).softmax(2)
-            drawn.append(torch.minimum(p, q).sum(2).flatten())
-            greedy.append((p.argmax(2) == q.argmax(2)).float().flatten())
+        for some in tokens.split(WINDOWS_AT_ONCE):
+            p, q = self._teacher(some).softmax(1), self._logits(self.model, some).softmax(1)
+            drawn.append(torch.minimum(p, q).sum(1))
+            greedy.append((p.argmax(1) == q.argmax(1)).float())
         return {"alpha(T=1)": torch.cat(drawn).mean().item(), "alpha(T=0)": torch.cat(greedy).mean().item()}
 
     def save(self, folder: Path, held_out: Tensor) -> None:
@@ -123,8 +123,11 @@ class Distillation:
         return self._logits(self._target.model.model, tokens)
 
     def _logits(self, model: PreTrainedModel, tokens: Tensor) -> Tensor:
-        """[B, T, V] float32; rows of an output layer beyond V are padding."""
-        return model(input_ids=tokens, use_cache=False).logits[..., : self._target.vocabulary_size].float()
+        """[N, V] float32; rows of an output layer beyond V are padding."""
+        texts = texts_of(tokens)
+        inputs = model_inputs(tokens) if model.config.is_encoder_decoder else {"input_ids": texts.clamp(min=0)}
+        logits = model(**inputs, use_cache=False).logits[:, :-1, : self._target.vocabulary_size]
+        return logits[texts[:, 1:] != FILLER].float()
 
 
 def _loaded(path: str, target: Target) -> PreTrainedModel:
@@ -133,12 +136,23 @@ def _loaded(path: str, target: Target) -> PreTrainedModel:
 
 
 def _new_model(config: dict[str, object], target: Target) -> PreTrainedModel:
+    read = torch.zeros(1, 2, dtype=torch.int64)
     try:
-        made = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config, vocab_size=target.vocabulary_size))
-        made(
-            input_ids=torch.zeros(1, 2, dtype=torch.int64)
-        )  # what does not fit together is said by a pass at the latest
-    except Exception as error:  # whatever a family makes of its config
+        settings = AutoConfig.for_model(**config, vocab_size=target.vocabulary_size)
+        if settings.is_encoder_decoder:
+            for key in SPECIAL_TOKENS:  # whatever the target's config lacks it does without, too
+                setattr(settings, key, getattr(target.model.model.config, key, None))
+            made = AutoModelForSeq2SeqLM.from_config(settings)
+            made(**model_inputs(read.unsqueeze(1).expand(-1, 2, -1)))
+        else:
+            made = AutoModelForCausalLM.from_config(settings)
+            made(input_ids=read)
+    except Exception as error:  # whatever a family makes of its config; a pass says at the latest what does not fit
         reason = textwrap.shorten(str(error), 160, placeholder=" ...")
         raise ValueError(f"training.trainable.config is {config!r}; transformers says: {reason}") from error
+    if settings.is_encoder_decoder and not target.model.text_start:
+        raise ValueError(
+            f"training.trainable.config.model_type is {settings.model_type!r}, with an encoder; a decoder-only target "
+            "has no source for it"
+        )
     return made

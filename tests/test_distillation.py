@@ -11,6 +11,7 @@ from framework.pretrained import load_draft_model
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tiny_models import save_tiny, tiny_model, tiny_target
+from framework.trainable import FILLER
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 CONFIG = {
@@ -29,19 +30,16 @@ def windows(seed: int, number: int = 8) -> torch.Tensor:
 
 def test_the_losses_are_what_they_are_called():
     dice = torch.Generator().manual_seed(0)
-    p_logits, q_logits = (torch.randn(2, 3, 5, generator=dice, dtype=torch.float64) for _ in range(2))
-    tokens = torch.randint(0, 5, (2, 3), generator=dice)
-    found = {name: loss(p_logits, q_logits, tokens).item() for name, loss in LOSSES.items()}
-    p, q = p_logits.softmax(2), q_logits.softmax(2)
+    p_logits, q_logits = (torch.randn(6, 5, generator=dice, dtype=torch.float64) for _ in range(2))
+    next_tokens = torch.randint(0, 5, (6,), generator=dice)
+    found = {name: loss(p_logits, q_logits, next_tokens).item() for name, loss in LOSSES.items()}
+    p, q = p_logits.softmax(1), q_logits.softmax(1)
     divergence, backwards, overlap, surprise = 0.0, 0.0, 0.0, 0.0
-    for row in range(2):
-        for place in range(3):
-            a, b = p[row, place], q[row, place]
-            divergence += float((a * (a / b).log()).sum()) / 6
-            backwards += float((b * (b / a).log()).sum()) / 6
-            overlap += float(torch.minimum(a, b).sum()) / 6
-            if place:
-                surprise -= float(q[row, place - 1, tokens[row, place]].log()) / 4
+    for a, b, token in zip(p, q, next_tokens, strict=True):
+        divergence += float((a * (a / b).log()).sum()) / 6
+        backwards += float((b * (b / a).log()).sum()) / 6
+        overlap += float(torch.minimum(a, b).sum()) / 6
+        surprise -= float(b[token].log()) / 6
     assert found["forward_kl"] == pytest.approx(divergence)
     assert found["reverse_kl"] == pytest.approx(backwards)
     assert found["total_variation"] == pytest.approx(1 - overlap)
@@ -122,3 +120,62 @@ def test_a_padded_model_and_one_with_dropout_are_served(tmp_path):
         first = each.evaluate(windows(1))
         assert first == each.evaluate(windows(1)) and 0 < first["alpha(T=1)"] < 1
         each.loss(windows(2)).backward()
+
+
+T5 = {"model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "num_layers": 1,
+      "num_decoder_layers": 1, "dropout_rate": 0.5}  # fmt: skip
+
+
+def pairs(seed: int, number: int = 8) -> torch.Tensor:
+    """Sources of 2 to 12 tokens; texts of 3 to 12 that begin as a T5's do."""
+    dice = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(2, 50, (number, 2, 12), generator=dice)
+    tokens[:, 1, 0] = 1
+    lengths = torch.randint(3, 13, (number, 2, 1), generator=dice) - torch.tensor([1, 0])[:, None]
+    return tokens.masked_fill(torch.arange(12) >= lengths, FILLER)
+
+
+@pytest.mark.parametrize("config", [T5, CONFIG], ids=["encoder-decoder", "decoder-only"])
+def test_pairs_teach_a_drafter_of_an_encoder_decoder_target(config, tmp_path):
+    torch.manual_seed(0)
+    target = tiny_target("t5")
+    trainable, held_out = Distillation(target, loss="forward_kl", path=None, config=config), pairs(999, 32)
+    before = trainable.evaluate(held_out)["alpha(T=1)"]
+    assert before == trainable.evaluate(held_out)["alpha(T=1)"]
+    optimizer = torch.optim.AdamW(trainable.module.parameters(), lr=1e-2)
+    for step in range(60):
+        optimizer.zero_grad()
+        trainable.loss(pairs(step)).backward()
+        optimizer.step()
+    assert trainable.evaluate(held_out)["alpha(T=1)"] > before + 0.02
+    trainable.save(tmp_path, held_out)
+    drafter = SmallTransformer(target, model=load_draft_model(path=str(tmp_path), dtype="float32", attention="sdpa"))
+    sampling = Sampling()
+    engine = Engine(
+        target=target, drafter=drafter, verifier=SpeculativeSampling(), gamma_policy=Fixed(gamma=2), sampling=sampling
+    )
+    tally = engine.generate(
+        [[1, 2, 3]] * 32, stopping=Stopping(max_new_tokens=20), seeds=list(range(32)), detailed=True
+    ).tally
+    assert tally.metrics()["alpha/overlap"] > before
+
+
+def test_what_fills_pairs_up_teaches_nothing():
+    """Loss and alpha are those of each pair by itself, without filler."""
+    target = tiny_target("t5")
+    trainable = Distillation(target, loss="forward_kl", path=None, config=T5)
+    both = pairs(3, 2)
+    alone = [pair[:, : int((pair != FILLER).any(0).sum())].unsqueeze(0) for pair in both]
+    counts = [int((pair[:, 1] != FILLER).sum()) - 1 for pair in alone]
+    assert counts[0] != counts[1]
+    for measure in (
+        lambda tokens: trainable.loss(tokens).item(),
+        lambda tokens: trainable.evaluate(tokens)["alpha(T=1)"],
+    ):
+        mean = sum(n * measure(pair) for n, pair in zip(counts, alone, strict=True)) / sum(counts)
+        assert measure(both) == pytest.approx(mean, rel=1e-5)
+
+
+def test_a_model_with_an_encoder_needs_a_target_with_one():
+    with pytest.raises(ValueError, match=r"training\.trainable\.config\.model_type is 't5', with an encoder"):
+        Distillation(tiny_target(), loss="forward_kl", path=None, config=T5)
