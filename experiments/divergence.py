@@ -6,7 +6,7 @@ from torch import Tensor
 from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.verifiers.verifier import Verifier
 
-POSITIONS = 64  # at most so many are looked at: each asks the rule about every token that may be drafted
+POSITIONS = 256  # at most so many are looked at: each asks the rule about every token that may be drafted
 LIKELIEST = 512  # tokens of q that are; the others hold next to nothing of it
 
 
