@@ -241,7 +241,7 @@ class _Bench:
         assert generation.tally is not None
         subject.tally.add(generation.tally)
         for row, tokens in enumerate(trace.tokens(generation.tokens)):
-            seen = {"accepted": trace.accepted[row], "tested": trace.tested[row]}
+            seen: dict = {"accepted": trace.accepted[row], "tested": trace.tested[row]}
             if batch.rows[row] < TRACED_PROMPTS:
                 seen["tokens"] = traced_text(tokens, self.target.tokenizer)
             subject.counted.append(seen)
