@@ -14,8 +14,8 @@ RESAMPLES = 9999
 LEVEL = 0.95
 NOTE = (
     "Behind a difference stands its 95% interval: so far may it differ with other prompts of the kind (percentile "
-    "bootstrap; the same prompts are drawn before and after where both decoded the same). How steady the machine was is "
-    "not in it: the spread of the repeats tells that. * the interval excludes 0."
+    "bootstrap; the same prompts are drawn before and after where both decoded the same). How steady the machine was "
+    "is not in it: the spread of the repeats tells that. * the interval excludes 0."
 )
 
 Statistic = Callable[["_Units", np.ndarray], np.ndarray]

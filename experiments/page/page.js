@@ -68,6 +68,7 @@ filter();
 // Tokens: one point's text of one prompt. One token is in the tab order; arrow keys lead to the others.
 const [tracedPoints, producers] = JSON.parse(document.getElementById("token-data").textContent);
 const text = document.getElementById("text");
+let pointed = null; // the token that the tip tells of
 
 function numberOf(probability) {
   return probability === null ? "–" : probability === 0 || probability >= 0.001 ? String(Number(probability.toFixed(3))) : probability.toExponential(1);
@@ -116,7 +117,14 @@ function showTip(span) {
     tip.append(instead);
   }
   tip.hidden = false;
-  const at = span.getClientRects()[0];
+  pointed = span;
+  placeTip();
+}
+
+function placeTip() {
+  const tip = document.getElementById("tip");
+  if (tip.hidden) return;
+  const at = pointed.getClientRects()[0];
   const left = Math.min(at.left, innerWidth - tip.offsetWidth - 8);
   const below = at.bottom + 6;
   tip.style.left = `${Math.max(8, left)}px`;
@@ -194,5 +202,5 @@ if (text) {
     event.preventDefault();
     focusToken(spans[to]);
   });
-  addEventListener("scroll", hideTip, { passive: true });
+  addEventListener("scroll", placeTip, { passive: true });
 }

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from experiments.acceptance import alpha_by_category, categories
@@ -37,15 +38,12 @@ def write_page(records: Sequence[Record], path: Path, *, changes: BeforeAfter | 
 
 
 def _html(records: Sequence[Record], changes: BeforeAfter | None) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     groups = group_records(records)
     points = points_of(groups)
     tokens = token_view(points)
     notes = table_notes(records)
     seen = {stage for record in records for stage in stages_per_round(record)}
-    return environment.get_template("page.html").render(
+    return _template().render(
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
         facts=_facts(records),
@@ -69,6 +67,15 @@ def _html(records: Sequence[Record], changes: BeforeAfter | None) -> str:
         tokens_json=_json([tokens.points, PRODUCERS]),
         changes=None if changes is None else _changes(changes),
     )
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(HERE)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html")
 
 
 def _json(value: Any) -> Markup:
