@@ -22,10 +22,10 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
-        earlier = None if cfg.against is None else read_records("against", Path(cfg.against))
+        earlier = None if cfg.against is None else read_records("against", str(cfg.against))
         if cfg.records is not None:
-            records = read_records("records", Path(cfg.records))
-            print_report(records, folder, source=Path(cfg.records), against=earlier)
+            records = read_records("records", str(cfg.records))
+            print_report(records, folder, source=str(cfg.records), against=earlier)
             return
         subjects: list[Subject] = []
         records = []
@@ -60,14 +60,18 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
         yield from ((subject, subject.record) for subject in subjects)
 
 
-def read_records(key: str, folder: Path) -> list[Record]:
+def read_records(key: str, source: str) -> list[Record]:
     """
+    Args:
+        key: of the yaml, which names the source.
+        source: a folder.
+
     Raises:
-        FileNotFoundError: there are none in the folder that this key of the yaml names.
+        FileNotFoundError: there are none.
     """
-    records = load_records(folder) if folder.is_dir() else []
+    records = load_records(Path(source)) if Path(source).is_dir() else []
     if not records:
-        raise FileNotFoundError(f"{key} is {str(folder)!r}: no record.json there; give a folder that compare printed")
+        raise FileNotFoundError(f"{key} is {source!r}: no record.json there; give a folder that compare printed")
     return records
 
 

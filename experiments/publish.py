@@ -50,7 +50,7 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
 
 
 def print_report(
-    records: Sequence[Record], folder: Path, *, source: Path | None = None, against: Sequence[Record] | None = None
+    records: Sequence[Record], folder: Path, *, source: str | None = None, against: Sequence[Record] | None = None
 ) -> None:
     """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`.
 
@@ -71,7 +71,7 @@ def print_report(
     (folder / "table.md").write_text(text, encoding="utf-8")
     write_page(records, folder / PAGE, changes=changes)
     pictures = draw_pictures(records, folder)
-    records_at, python = relative(source) if source else folder, relative(Path(sys.executable))
+    records_at, python = relative(Path(source)) if source else folder, relative(Path(sys.executable))
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"Page: {folder / PAGE}  (open it in a browser)", soft_wrap=True)

@@ -5,24 +5,24 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from framework.token_texts import TokenTexts
 from framework.token_trace import Traced
-
-UNFINISHED = "\ufffd"  # what a tokenizer makes of the first bytes of a character
 
 
 def traced_text(tokens: Sequence[Traced], tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
-    """One entry per token; together the texts are the decoded text.
-
-    A character that several tokens make together is the last one's, and the others' text is empty.
-    """
-    entries: list[dict[str, Any]] = []
-    before, ids = "", []
+    """One entry per token; together their texts are what was decoded, special tokens included."""
+    texts, special = TokenTexts(tokenizer), set(tokenizer.all_special_ids)
+    entries = []
     for traced in tokens:
-        ids.append(traced.token)
-        text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-        piece = "" if text.endswith(UNFINISHED) else text[len(before) :]
-        before += piece
-        entry = {"text": piece, "producer": traced.producer, "p": _short(traced.p), "q": _short(traced.q)}
+        text = texts.append(traced.token)
+        if traced.token in special:  # which end the text, and are no part of it
+            text = tokenizer.decode([traced.token])
+        entry: dict[str, Any] = {
+            "text": text,
+            "producer": traced.producer,
+            "p": _short(traced.p),
+            "q": _short(traced.q),
+        }
         if drafted := traced.instead_of:
             entry["instead_of"] = {
                 "text": tokenizer.decode([drafted.token], clean_up_tokenization_spaces=False),

@@ -1,13 +1,9 @@
-"""Who produced every committed token: the drafter, or the target in its place or behind it."""
+"""Every committed token with who produced it, and how likely target and drafter found it."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from framework.draft import Outcome
-
-# The drafter's and kept; the target's in place of one that was not; the target's behind a draft that was kept whole;
-# the target's where nothing was drafted, as for the first token of a row.
-Producer = Literal["accepted", "replaced", "bonus", "plain"]
+from framework.producer import Producer
 
 
 @dataclass(frozen=True)

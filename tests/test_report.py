@@ -137,6 +137,11 @@ def test_points_of_other_settings_are_not_compared_with_one_another() -> None:
     assert [group.title for group in groups] == ["T = 0, batch_size 1", "T = 0, batch_size 8"]
 
 
+def test_groups_come_in_the_order_of_their_numbers() -> None:
+    groups = group_records([make_record("ngram", 0, 1.2, batch_size=size) for size in (16, 2, 1)])
+    assert [group.title for group in groups] == [f"T = 0, batch_size {size}" for size in (1, 2, 16)]
+
+
 def test_labels_tell_points_apart() -> None:
     records = [make_record("ngram", 0, 1.2, gamma=gamma) for gamma in (2, 4)]
     twins = [make_record("prompt_lookup", 0, 1.1) for _ in range(2)]

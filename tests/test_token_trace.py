@@ -101,12 +101,14 @@ def test_what_a_stop_string_takes_back_is_not_traced(target):
 class Bytes:
     """Token i is byte i."""
 
+    all_special_ids = (0,)
+
     def decode(self, ids: list[int], **_: object) -> str:
         return bytes(ids).decode("utf-8", errors="replace")
 
 
 def test_a_character_of_several_tokens_is_the_last_ones():
-    tokens = [Traced(byte, "accepted", 0.123456, 1.0) for byte in "aπ€b".encode()]
+    tokens = [Traced(byte, "accepted", 0.123456, 1.0) for byte in "aπ€b\0".encode()]
     entries = traced_text(tokens, Bytes())
-    assert [entry["text"] for entry in entries] == ["a", "", "π", "", "", "€", "b"]
+    assert [entry["text"] for entry in entries] == ["a", "", "π", "", "", "€", "b", "\0"]
     assert entries[0] == {"text": "a", "producer": "accepted", "p": 0.1235, "q": 1.0}
