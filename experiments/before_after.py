@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 from scipy.stats import bootstrap
 
 from experiments.cells import Cells
@@ -92,8 +95,29 @@ def before_and_after(before: Sequence[Record], after: Sequence[Record]) -> Befor
     return BeforeAfter(pairs, [_name(record) for record in left], only_after)
 
 
-def changes_table(found: BeforeAfter) -> Cells:
-    """A heading, and a row for every point that both sets have."""
+def changes_table(found: BeforeAfter) -> Table:
+    """A row for every point that both sets have, for a terminal."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, title="Before and after", title_justify="left")
+    table.add_column("drafter", overflow="fold", min_width=12)
+    for heading in ("speedup", "difference", "α", "difference"):
+        table.add_column(heading, justify="right")
+    group = None
+    for pair in found.pairs:
+        if pair.group != group:
+            group = pair.group
+            table.add_row(Text(group, style="bold"))
+        cells = []
+        for change, digits in ((pair.speedup, 2), (pair.alpha, 3)):
+            before, after, difference = _cells(change, digits)
+            colour = "bold green" if (change.difference or 0) > 0 else "bold red"
+            cells += [Text(f"{before} → {after}"), Text(difference, style=colour if change.is_clear else "")]
+        table.add_row(Text(pair.label), *cells)  # brackets are no styles
+    table.caption = Text("\n" + "\n".join([NOTE, *unpaired_notes(found)]), style="dim", justify="left")
+    return table
+
+
+def changes_cells(found: BeforeAfter) -> Cells:
+    """The same as texts, a heading first, for a document."""
     quantities = ("speedup", "α")
     sides = ("before", "after", "difference")
     heading = ["drafter", "setting", *(f"{name} {side}" for name in quantities for side in sides)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.before_after import NOTE, BeforeAfter, before_and_after, changes_table, unpaired_notes
-from experiments.cells import markdown, shown
+from experiments.before_after import NOTE, before_and_after, changes_cells, changes_table, unpaired_notes
+from experiments.cells import markdown
 from experiments.entry_point import status
 from experiments.page.render import write_page
 from experiments.pictures import draw_pictures
@@ -66,8 +66,9 @@ def print_report(
     folder.mkdir(parents=True, exist_ok=True)
     text = markdown_table(records)
     if changes:
-        print_changes(changes, console)
-        text += "\n" + "\n\n".join([markdown(changes_table(changes)), NOTE, *unpaired_notes(changes)]) + "\n"
+        console.print()
+        console.print(changes_table(changes))
+        text += "\n" + "\n\n".join([markdown(changes_cells(changes)), NOTE, *unpaired_notes(changes)]) + "\n"
     (folder / "table.md").write_text(text, encoding="utf-8")
     write_page(records, folder / PAGE, changes=changes)
     pictures = draw_pictures(records, folder)
@@ -88,13 +89,6 @@ def print_report(
         soft_wrap=True,
         highlight=False,
     )
-
-
-def print_changes(changes: BeforeAfter, console: Console) -> None:
-    """What changed, point by point, and what cannot be compared."""
-    console.print(shown(changes_table(changes), title="Before and after", caption=NOTE))
-    for note in unpaired_notes(changes):
-        console.print(note, soft_wrap=True, markup=False)
 
 
 def relative(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.before_after import Change, before_and_after, changes_table, told_difference
+from experiments.before_after import Change, before_and_after, changes_cells, told_difference
 from experiments.records import Record
 from tests.page_records import prompts
 from tests.test_report import make_record
@@ -89,7 +89,7 @@ def test_points_are_paired_by_settings_then_by_name_and_the_others_are_told() ->
     pairs = {pair.label: (pair.before["point"]["drafter"], pair.speedup.difference) for pair in found.pairs}
     assert pairs == {"medusa": ("medusa", pytest.approx(0.1)), "ngram": ("ngram", pytest.approx(0.3))}
     assert found.only_before == ["uniform_random-T0-g2"] and found.only_after == ["layer_skip-T0-g2"]
-    heading, *rows = changes_table(found)
+    heading, *rows = changes_cells(found)
     assert all(len(row) == len(heading) for row in rows) and rows[1][2:5] == ["1.10", "1.40", "+0.30"]
 
 

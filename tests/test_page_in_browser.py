@@ -99,7 +99,7 @@ def test_a_heading_sorts_by_its_column_and_back(page: Chrome) -> None:
     assert column(page, "measured speedup")[: len(known)] == known  # what is missing is last again
     assert [each.get_attribute("aria-sort") for each in found(page, "table.points [aria-sort]")] == ["ascending"]
     heading(page, "drafter").click()
-    names = [name.lower() for name in column(page, "drafter")]
+    names = [name.lower() for name in column(page, "drafter") if name[0] != "<"]
     assert names == sorted(names)
 
 

@@ -5,7 +5,7 @@
 function valueOf(cell, isText) {
   const text = cell.textContent.trim();
   if (text === "" || text === "–") return null;
-  if (isText) return text.toLowerCase();
+  if (isText) return text;
   const found = text.match(/[-+]?\d+(\.\d+)?/);
   return found ? Number(found[0]) : null;
 }
@@ -25,7 +25,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const rows = [...table.tBodies[0].rows].map((row) => [valueOf(row.cells[column], isText), row]);
       rows.sort(([a], [b]) => {
         if (a === null || b === null) return (a === null) - (b === null);
-        return sign * (a < b ? -1 : a > b ? 1 : 0);
+        return sign * (isText ? a.localeCompare(b, undefined, { numeric: true }) : a - b);
       });
       table.tBodies[0].append(...rows.map(([, row]) => row));
     });
@@ -52,7 +52,7 @@ function filter() {
   }
   const points = [...document.querySelectorAll("table.points tbody tr[data-drafter]")];
   const shown = points.filter((row) => !row.hidden).length;
-  document.getElementById("count").textContent = shown === points.length ? `${shown} points` : `${shown} of ${points.length} points`;
+  document.getElementById("count").textContent = shown === points.length ? `${shown} ${shown === 1 ? "point" : "points"}` : `${shown} of ${points.length} points`;
 }
 
 search.addEventListener("input", filter);

@@ -40,10 +40,14 @@ class Point:
         return str(self.record["point"].get("drafter"))
 
     @property
+    def is_lossy(self) -> bool:
+        return is_lossy(self.record)
+
+    @property
     def rule(self) -> str:
         """How its drafts are verified, and what that promises."""
         point = self.record["point"]
-        guarantee = LOSSY if is_lossy(self.record) else point.get("guarantee")
+        guarantee = LOSSY if self.is_lossy else point.get("guarantee")
         return " · ".join(str(told) for told in (point.get("verifier"), guarantee) if told)
 
     def metric(self, key: str) -> float | None:

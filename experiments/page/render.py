@@ -117,10 +117,10 @@ def _machine(record: Record) -> str:
 
 
 def _highlights(points: Sequence[Point]) -> list[tuple[str, Point]]:
-    """Of every group the fastest point."""
+    """Of every group the fastest point that keeps the target's law."""
     fastest: dict[str, Point] = {}
     for point in points:
-        if point.metric("speedup/measured") is not None:
+        if point.metric("speedup/measured") is not None and not point.is_lossy:
             fastest.setdefault(point.group, point)
     return list(fastest.items())
 
