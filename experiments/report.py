@@ -99,10 +99,11 @@ def _tokens_equal(record: Record) -> str:
 
 VERIFIER = Column("verifier", lambda record: str(record["point"].get("verifier", MISSING)))
 GUARANTEE = Column("guaran-\ntee", _guarantee)
+GAMMA = Column("γ", _gamma)
 MEASURED = Column("measured\nspeedup", _metric("speedup/measured", 2))
 MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
 COLUMNS = (
-    Column("γ", _gamma),
+    GAMMA,
     GUARANTEE,
     Column("α\noverlap", _metric("alpha/overlap", 3)),
     Column("α em-\npirical", _empirical, 5),

@@ -40,6 +40,18 @@ def prompts(accepted: list[int], tested: int = 40, seconds: float = 1.0) -> list
     ]
 
 
+def sweep_records() -> list[Record]:
+    """Points with long names: knobs, gamma policies and settings that differ."""
+    records = []
+    for gamma in (2, 4, 8):
+        for knobs in ("", "smoothing=witten_bell order=5"):
+            record = make_record("small_transformer", 1, 1.2, gamma=gamma, gamma_policy="best_expected_speed")
+            record["point"]["knobs"] = knobs
+            records.append(record)
+        records.append(make_record("ngram", 1, 1.3, gamma=gamma, batch_size=32, **{"speedup/measured_high": 2.4}))
+    return records
+
+
 def full_records() -> list[Record]:
     """Three drafters at two temperatures, one of them lossy, and plain decoding at several batch sizes."""
     records = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from experiments.before_after import before_and_after
-from experiments.page.points import points_of
+from experiments.page.points import points_of, table_rows
 from experiments.page.render import write_page
 from experiments.page.rows import round_panels, speedup_panels
 from experiments.page.scale import Scale
@@ -46,6 +46,14 @@ def test_the_table_has_every_point_and_plain_decoding(tmp_path: Path) -> None:
     assert [row[column] for row in rows if row[1] == "T = 0, batch_size 1"] == ["2.53", "1.64", "0.90", "1.00", "0.80"]
     assert rows[2][0].startswith("<i>typical</i>") and "≠ LOSSY" in rows[2][0]
     assert len(rows) == 7 + 2 * 4
+
+
+def test_a_drafter_has_one_colour_wherever_it_stands() -> None:
+    names = [("ngram", 0), ("medusa", 0), ("medusa", 1), ("uniform_random", 1)]
+    groups = group_records([make_record(name, temperature, 1.0) for name, temperature in names])
+    everywhere = points_of(groups) + [row.point for row in table_rows(groups) if row.point]
+    colours = {(point.drafter, point.colour) for point in everywhere}
+    assert len(colours) == len({drafter for drafter, _ in colours}) == 3
 
 
 def test_nothing_is_asked_of_a_network(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from selenium.webdriver.support.ui import Select
 
 from experiments.before_after import before_and_after
 from experiments.page.render import write_page
-from tests.page_records import HOSTILE, full_records
+from tests.page_records import HOSTILE, full_records, sweep_records
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -158,6 +158,10 @@ def test_another_point_and_prompt_can_be_chosen(page: Chrome) -> None:
     assert "3 accepted: drafted, and kept" in page.find_element(By.ID, "producers").text
 
 
+# How much of every table is out of sight.
+TABLES = "return [...document.querySelectorAll('.scroller')].map((each) => each.scrollWidth - each.clientWidth)"
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_fits_the_screen(page: Chrome, width: int, dark: bool) -> None:
@@ -166,8 +170,17 @@ def test_it_fits_the_screen(page: Chrome, width: int, dark: bool) -> None:
         page.execute_script("arguments[0].open = true", details)
     assert page.execute_script("return document.documentElement.scrollWidth") == width
     if width == 1280:
-        tables = "return [...document.querySelectorAll('.scroller')].map((each) => each.scrollWidth - each.clientWidth)"
-        assert max(page.execute_script(tables)) == 0
+        assert max(page.execute_script(TABLES)) == 0
+
+
+def test_a_sweep_fits_the_screen(page: Chrome, tmp_path: Path) -> None:
+    write_page(sweep_records(), tmp_path / "report.html", changes=before_and_after(sweep_records(), sweep_records()))
+    for width in (1280, 390):
+        show(page, width=width)
+        page.get((tmp_path / "report.html").as_uri())
+        assert page.execute_script("return document.documentElement.scrollWidth") == width
+        if width == 1280:
+            assert max(page.execute_script(TABLES)) == 0
 
 
 CONTRASTS = """

@@ -11,13 +11,13 @@ from experiments.page.points import Point
 from experiments.page.scale import Scale, Tick
 from experiments.picture_style import INK, LINE_STYLES
 
-HEIGHT, LEFT, TOP, BOTTOM, MARGIN = 240, 44, 12, 204, 12  # pixels; the first is of a panel, the others of the lines
+TOP, BOTTOM = 12, 204  # pixels, of what is drawn in; the page knows how high a panel is
 DASHES = dict(zip(LINE_STYLES, ("", "6 3", "6 3 1 3", "1.5 3"), strict=True))
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A value on a line; low and high are the ends of its interval, where it has one."""
+    """A value on a line: x in percent of the width, y in pixels; low and high are the ends of its interval, if any."""
 
     x: float
     y: float
@@ -56,9 +56,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines on common axes; the table says the same in numbers, a heading first. Sizes are in pixels."""
+    """Lines on common axes; the table says the same in numbers, a heading first."""
 
-    width: int
     title: str
     group: str
     told: str
@@ -66,7 +65,6 @@ class Panel:
     y_ticks: list[Tick]
     lines: list[Line]
     table: list[list[str]]
-    height: int = HEIGHT
 
 
 def alpha_panels(points: Sequence[Point]) -> list[Panel]:
@@ -78,8 +76,7 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
     deepest = max(position for alphas in found.values() for position, *_ in alphas)
     down = Scale(0, 1, BOTTOM, TOP)
     groups = list(dict.fromkeys(point.group for point in shown))
-    width = _width(len(groups))
-    across = Scale(0.5, deepest + 0.5, LEFT, width - MARGIN)
+    across = Scale(0.5, deepest + 0.5)
     ticks = [Tick(str(position), across.at(position)) for position in range(1, deepest + 1)]
     dashes = _dashes(shown)
     panels = []
@@ -108,7 +105,7 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
             values = [f"{alpha:.3f}" for _, alpha, *_ in found[id(point)]]
             table.append([point.label, *values, *["–"] * (deepest - len(values))])
         told = f"Line chart, {group}: share of tested tokens accepted, at draft positions 1 to {deepest}"
-        panels.append(Panel(width, group, group, told, ticks, down.ticks(5), lines, table))
+        panels.append(Panel(group, group, told, ticks, down.ticks(5), lines, table))
     return panels
 
 
@@ -116,23 +113,17 @@ def batch_panels(points: Sequence[Point]) -> list[Panel]:
     """Tokens per second against batch size, measured and predicted; none where only one size was measured."""
     by_title = curves_by_panel([point.record for point in points])
     colours = {point.drafter: point.colour for point in points}
-    width = _width(len(by_title))
-    return [_batch_panel(width, title, curves, colours) for title, curves in by_title.items()]
+    return [_batch_panel(title, curves, colours) for title, curves in by_title.items()]
 
 
-def _width(num_panels: int) -> int:
-    """Pixels of a panel where so many stand beside one another on a wide screen, so that letters stay their size."""
-    return 570 if num_panels < 3 else 380
-
-
-def _batch_panel(width: int, title: str, curves: Sequence[Curve], colours: dict[str, str]) -> Panel:
+def _batch_panel(title: str, curves: Sequence[Curve], colours: dict[str, str]) -> Panel:
     middle = plain_by_size(curves)
     sizes = list(middle)
     rates = list(middle.values())
     for curve in curves:
         rates += [middle[size] * factor for size, factor in zip(curve.sizes, curve.measured, strict=True)]
         rates += [middle[size] * factor for size, factor in zip(curve.sizes, curve.predicted, strict=True)]
-    across = Scale(sizes[0] / 1.2, sizes[-1] * 1.2, LEFT, width - MARGIN, in_powers=True)
+    across = Scale(sizes[0] / 1.2, sizes[-1] * 1.2, in_powers=True)
     down = Scale(min(rates) / 1.15, max(rates) * 1.15, BOTTOM, TOP, in_powers=True)
 
     def line(label: str, drafter: str, kind: str, of_sizes: Sequence[int], speeds: Sequence[float]) -> Line:
@@ -160,7 +151,7 @@ def _batch_panel(width: int, title: str, curves: Sequence[Curve], colours: dict[
         table.append([curve.label, *(f"{known[size]:.0f}" if size in known else "–" for size in sizes)])
     told = f"Line chart, {title}: tokens per second at batch sizes {sizes[0]} to {sizes[-1]}"
     ticks = [Tick(str(size), across.at(size)) for size in sizes]
-    return Panel(width, title, "", told, ticks, down.ticks(6), lines, table)
+    return Panel(title, "", told, ticks, down.ticks(6), lines, table)
 
 
 def _dashes(points: Sequence[Point]) -> dict[tuple[str, str], str]:

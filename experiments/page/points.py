@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.picture_style import colours_by_name
-from experiments.records import Group, Record, group_records, is_lossy
-from experiments.report import ALARM, COLUMNS, GUARANTEE, LOSSY, MEASURED, Column, baselines
+from experiments.records import Group, Record, is_lossy
+from experiments.report import ALARM, COLUMNS, GAMMA, GUARANTEE, LOSSY, MEASURED, Column, baselines, row_names
 
 TEXTS = ("drafter", "setting", "tokens equal")  # headings of columns that are sorted as text
 MEANINGS = {
@@ -45,10 +45,11 @@ class Point:
 
     @property
     def rule(self) -> str:
-        """How its drafts are verified, and what that promises."""
+        """How its drafts end and are verified, and what that promises."""
         point = self.record["point"]
+        policy = None if point.get("gamma_policy") == "fixed" else point.get("gamma_policy")
         guarantee = LOSSY if self.is_lossy else point.get("guarantee")
-        return " · ".join(str(told) for told in (point.get("verifier"), guarantee) if told)
+        return " · ".join(str(told) for told in (policy, point.get("verifier"), guarantee) if told)
 
     def metric(self, key: str) -> float | None:
         value = self.record["metrics"].get(key)
@@ -88,13 +89,14 @@ def headings() -> list[tuple[str, str, bool]]:
     return [(name, MEANINGS.get(name, ""), name in TEXTS) for name in names]
 
 
-def table_rows(records: Sequence[Record]) -> list[TableRow]:
+def table_rows(groups: Sequence[Group]) -> list[TableRow]:
     """A row per point, and at the end of every group plain decoding."""
-    rows = []
-    for group in group_records(records):
-        for point in points_of([group]):
+    points, rows = iter(points_of(groups)), []
+    for group in groups:
+        for name in row_names(group):
+            point = next(points)
             cells = [_cell(column, point.record) for column in _columns()]
-            rows.append(TableRow(point.label, point.rule, group.title, cells, point))
+            rows.append(TableRow(name, point.rule, group.title, cells, point))
         for name, told in baselines(group):
             cells = [Cell(told.get(column, "")) for column in _columns()]
             rows.append(TableRow(name, "", group.title, cells, None))
@@ -102,12 +104,14 @@ def table_rows(records: Sequence[Record]) -> list[TableRow]:
 
 
 def _columns() -> list[Column]:
-    """The guarantee stands below the name."""
+    """Guarantee and gamma policy stand below the name."""
     return [column for column in COLUMNS if column is not GUARANTEE]
 
 
 def _cell(column: Column, record: Record) -> Cell:
     text = column.cell(record)
+    if column is GAMMA:
+        text = text.split()[0]
     if ALARM in text:
         return Cell(text, "alarm")
     is_faster = column is MEASURED and (record["metrics"].get("speedup/measured_low") or 0) > 1

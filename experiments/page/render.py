@@ -54,7 +54,7 @@ def _html(records: Sequence[Record], changes: BeforeAfter | None) -> str:
         drafters=dict(sorted({point.drafter: point.colour for point in points}.items())),
         num_points=len(points),
         headings=headings(),
-        rows=table_rows(records),
+        rows=table_rows(groups),
         speedups=speedup_panels(points),
         rounds=round_panels(points),
         stages={stage: colour for stage, colour in STAGE_COLOURS.items() if stage in seen},

@@ -7,6 +7,7 @@ from experiments.page.points import Point
 from experiments.page.scale import Scale, Tick
 from experiments.pictures import STAGE_COLOURS, stages_per_round
 
+LONGEST_LABEL = 26  # letters
 SHARE_WITH_ROOM = 0.1  # of the width: a piece of that size has room for its number
 
 
@@ -50,6 +51,11 @@ class Panel:
     rows: list[Row]
     ticks: list[Tick]
     one: float | None = None  # where a speedup of 1 stands
+
+    @property
+    def has_long_labels(self) -> bool:
+        """Whether two panels side by side would leave no room for them."""
+        return max(len(row.point.label) for row in self.rows) > LONGEST_LABEL
 
 
 def speedup_panels(points: Sequence[Point]) -> list[Panel]:
