@@ -15,10 +15,11 @@ from experiments.records import Record, group_records
 
 RESAMPLES = 9999
 LEVEL = 0.95
+STAR = " * the interval excludes 0."
 NOTE = (
     "Behind a difference stands its 95% interval: so far may it differ with other prompts of the kind (percentile "
     "bootstrap; the same prompts are drawn before and after where both decoded the same). How steady the machine was "
-    "is not in it: the spread of the repeats tells that. * the interval excludes 0."
+    f"is not in it: the spread of the repeats tells that.{STAR}"
 )
 
 Statistic = Callable[["_Units", np.ndarray], np.ndarray]

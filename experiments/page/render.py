@@ -10,11 +10,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from experiments.acceptance import alpha_by_category, categories
-from experiments.before_after import NOTE, BeforeAfter, told_difference, unpaired_notes
+from experiments.before_after import NOTE, STAR, BeforeAfter, unpaired_notes
+from experiments.page.changes import change_rows
 from experiments.page.curves import alpha_panels, batch_panels
 from experiments.page.points import Point, headings, points_of, table_rows
 from experiments.page.rows import round_panels, speedup_panels
-from experiments.page.scale import Scale
 from experiments.page.tokens import PRODUCERS, token_view
 from experiments.pictures import STAGE_COLOURS, stages_per_round
 from experiments.records import Record, group_records
@@ -65,7 +65,8 @@ def _html(records: Sequence[Record], changes: BeforeAfter | None) -> str:
         tokens=tokens,
         producers=PRODUCERS,
         tokens_json=_json([tokens.points, PRODUCERS]),
-        changes=None if changes is None else _changes(changes),
+        changes=None if changes is None else change_rows(changes),
+        changes_notes=[] if changes is None else [NOTE.removesuffix(STAR), *unpaired_notes(changes)],
     )
 
 
@@ -128,38 +129,3 @@ def _highlights(points: Sequence[Point]) -> list[tuple[str, Point]]:
 def _by_category(points: Sequence[Point]) -> list[tuple[Point, dict[str, float]]]:
     found = [(point, alpha_by_category(point.record)) for point in points]
     return [(point, alphas) for point, alphas in found if alphas]
-
-
-def _changes(changes: BeforeAfter) -> dict[str, Any]:
-    """Every pair's numbers, and its difference on one scale around 0."""
-    rows = []
-    quantities = [("speedup", 2), ("alpha", 3)]
-    farthest = {
-        name: max(
-            (
-                abs(end)
-                for pair in changes.pairs
-                for change in [getattr(pair, name)]
-                for end in (change.difference, change.low, change.high)
-                if end is not None
-            ),
-            default=0.0,
-        )
-        for name, _ in quantities
-    }
-    for pair in changes.pairs:
-        cells = []
-        for name, digits in quantities:
-            change, scale = getattr(pair, name), Scale(-(farthest[name] or 1), farthest[name] or 1, 4, 96)
-            cells.append(
-                {
-                    "before": "–" if change.before is None else f"{change.before:.{digits}f}",
-                    "after": "–" if change.after is None else f"{change.after:.{digits}f}",
-                    "told": told_difference(change, digits).removesuffix(" *"),
-                    "at": None if change.difference is None else scale.at(change.difference),
-                    "ends": None if change.low is None else (scale.at(change.low), scale.at(change.high)),
-                    "verdict": ("up" if (change.difference or 0) > 0 else "down") if change.is_clear else "",
-                }
-            )
-        rows.append({"label": pair.label, "group": pair.group, "cells": cells})
-    return {"rows": rows, "notes": [NOTE.split(" * ")[0], *unpaired_notes(changes)]}
