@@ -12,7 +12,7 @@ help:  ## Say what the targets do
 
 venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
 
-compare: $(INSTALLED)  ## Decode held-out text with seven drafters; print the table, write records and pictures
+compare: $(INSTALLED)  ## Decode held-out text with seven drafters; print the table, write records, a page and pictures
 	$(BIN)/python -m experiments.compare
 
 benchmark: $(INSTALLED)  ## Time every way to decode, eager and compiled, beside Hugging Face's; half an hour the first time

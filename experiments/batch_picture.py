@@ -98,6 +98,18 @@ def pays_up_to(sizes: Sequence[int], speedups: Sequence[float]) -> float | None:
     return None
 
 
+def plain_by_size(curves: Sequence[Curve]) -> dict[int, float]:
+    """Tokens per second of plain decoding at every batch size, rising.
+
+    The yardstick was measured anew with every curve; this is the middle of them.
+    """
+    sizes = sorted({size for curve in curves for size in curve.sizes})
+    plain = {
+        size: sorted(curve.plain[curve.sizes.index(size)] for curve in curves if size in curve.sizes) for size in sizes
+    }
+    return {size: of_size[len(of_size) // 2] for size, of_size in plain.items()}
+
+
 def draw_batches(records: Sequence[Record], colours: dict[str, str]) -> Figure | None:
     """One panel per temperature and setting, two across; None where no point was measured at several batch sizes."""
     panels = curves_by_panel(records)
@@ -123,12 +135,8 @@ def draw_batches(records: Sequence[Record], colours: dict[str, str]) -> Figure |
 
 
 def _draw_panel(ax: Axes, curves: list[Curve], colours: dict[str, str]) -> None:
-    sizes = sorted({size for curve in curves for size in curve.sizes})
-    # The yardstick was measured anew with every curve; what is drawn is the middle of them.
-    plain = {
-        size: sorted(curve.plain[curve.sizes.index(size)] for curve in curves if size in curve.sizes) for size in sizes
-    }
-    middle = {size: of_size[len(of_size) // 2] for size, of_size in plain.items()}
+    middle = plain_by_size(curves)
+    sizes = list(middle)
     ax.plot(sizes, list(middle.values()), color=INK, marker="s", markersize=5, label="plain decoding")
     for curve in curves:
         colour, base = colours[curve.drafter], [middle[size] for size in curve.sizes]

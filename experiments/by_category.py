@@ -9,20 +9,15 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 
+from experiments.acceptance import group_of
 from experiments.cells import Cells, markdown, shown
 from experiments.publish import relative
 from experiments.records import Record, load_records
 
-# Spec-Bench's six groups; the eight categories of MT-bench are one of them. Any other category is its own group.
-MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 NOTE = (
     "speedup: seconds of plain decoding ÷ seconds, prompts' reading included, over all prompts of a group. "
     "tokens per pass: mean accepted tokens, as Spec-Bench calls it, the target's own token among them."
 )
-
-
-def group_of(category: str) -> str:
-    return "mt_bench" if category in MT_BENCH else category
 
 
 def by_category(records: Sequence[Record]) -> Cells:

@@ -1,6 +1,7 @@
 """Rows of texts, a heading first, as a table for the terminal and for a document."""
 
 from rich.table import Table
+from rich.text import Text
 
 Cells = list[list[str]]
 
@@ -9,7 +10,7 @@ def shown(cells: Cells, *, title: str, caption: str | None = None) -> Table:
     """For the terminal."""
     table = Table(*cells[0], title=title, caption=caption)
     for row in cells[1:]:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # brackets are no styles
     return table
 
 

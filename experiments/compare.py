@@ -22,18 +22,20 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
+        earlier = None if cfg.against is None else read_records("against", str(cfg.against))
         if cfg.records is not None:
-            print_report(read_records(Path(cfg.records)), folder, source=Path(cfg.records))
+            records = read_records("records", str(cfg.records))
+            print_report(records, folder, source=str(cfg.records), against=earlier)
             return
         subjects: list[Subject] = []
-        records: list[Record] = []
+        records = []
         try:
             for subject, record in measure_all(cfg, folder):
                 subjects.append(subject)
                 records += [record] if record else []
         finally:
             # Also when something stopped the run: what is finished is shown.
-            print_report(records, folder)
+            print_report(records, folder, against=earlier)
         for subject in subjects:
             subject.raise_error()
 
@@ -58,10 +60,18 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
         yield from ((subject, subject.record) for subject in subjects)
 
 
-def read_records(folder: Path) -> list[Record]:
-    records = load_records(folder) if folder.is_dir() else []
+def read_records(key: str, source: str) -> list[Record]:
+    """
+    Args:
+        key: of the yaml, which names the source.
+        source: a folder.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    records = load_records(Path(source)) if Path(source).is_dir() else []
     if not records:
-        raise FileNotFoundError(f"records is {str(folder)!r}: no record.json there; give a folder that compare printed")
+        raise FileNotFoundError(f"{key} is {source!r}: no record.json there; give a folder that compare printed")
     return records
 
 

@@ -18,12 +18,15 @@ from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.records import Record
 from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts_amid, timed
+from experiments.traced_text import traced_text
 from framework.autoregressive import Autoregressive
+from framework.draft import Outcome
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
+from framework.token_trace import TokenTrace
 from framework.tracker import JsonlTracker, Point
 from framework.verifiers.verifier import Guarantee
 
@@ -31,6 +34,7 @@ PART_BATCHES = 8  # beside so many batches at most, spread over all, the parts o
 PART_REPEATS = 9  # how often each of them
 COSTS_REPEATS = 25  # and for gamma policies, which are told once
 WARM_UP_TOKENS = 8
+TRACED_PROMPTS, TRACED_TOKENS = 8, 128  # a record says of so many prompts, and tokens of each, who produced them
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class Subject:
         self.tracker = JsonlTracker()
         self.tally = engine.new_tally(detailed=True)
         self.divergence = Divergence(engine.verifier) if engine.verifier.guarantee is Guarantee.LOSSY else None
+        self.counted: list[dict] = []  # what the untimed pass saw of every prompt
         self.rows: list[dict] = []
         self.record: Record | None = None
         self.error: Exception | None = None
@@ -226,13 +231,24 @@ class _Bench:
 
     def _count(self, subject: Subject, batch: Batch) -> None:
         """The untimed pass, whose sums need every law in full."""
-        stopping = self.plan.stopping
-        watch = subject.divergence.watch if subject.divergence else None
+        traced = min(batch.rows) < TRACED_PROMPTS
+        trace = TokenTrace(len(batch.rows), most_tokens=TRACED_TOKENS if traced else 0)
+
+        def watch(outcome: Outcome) -> None:
+            trace.watch(outcome)
+            if subject.divergence:
+                subject.divergence.watch(outcome)
+
         generation = subject.engine.generate(
-            batch.prompts, stopping=stopping, seeds=batch.seeds, detailed=True, watch=watch
+            batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds, detailed=True, watch=watch
         )
         assert generation.tally is not None
         subject.tally.add(generation.tally)
+        for row, tokens in enumerate(trace.tokens(generation.tokens)):
+            seen: dict = {"accepted": trace.accepted[row], "tested": trace.tested[row]}
+            if batch.rows[row] < TRACED_PROMPTS:
+                seen["tokens"] = traced_text(tokens, self.target.tokenizer)
+            subject.counted.append(seen)
 
     def _warm_up(self, batch: Batch) -> None:
         stopping = self.plan.stopping
@@ -244,7 +260,7 @@ class _Bench:
                 timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
 
     def _prompt_rows(self, subject: Subject, batch: Batch) -> Iterator[dict]:
-        """What is known of each prompt of a batch; seconds are those of its batch."""
+        """What is known of each prompt of a batch; seconds are those of its batch, in lists of every repeat."""
         own, yardstick = (
             [repeat[batch.number] for repeat in self.runs[name]] for name in (subject.point.name, YARDSTICK)
         )
@@ -259,11 +275,15 @@ class _Bench:
                 "new_tokens": len(tokens),
                 "seconds": statistics.median(run.seconds for run in own),
                 "yardstick_seconds": statistics.median(run.seconds for run in yardstick),
+                "decode_seconds": [run.decode_seconds for run in own],
+                "yardstick_decode_seconds": [run.decode_seconds for run in yardstick],
+                "yardstick_new_tokens": len(yardstick[0].generation.tokens[index]),
                 "alpha": ratios.get("alpha/empirical"),
                 "tau": ratios.get("tau"),
                 "finish_reason": generation.finish_reasons[index],
                 "seed": batch.seeds[index],
                 "text": self.target.tokenizer.decode(tokens),
+                **subject.counted[row],
             } | ({} if prompt.reference is None else {"reference": prompt.reference})
 
     def record(self, subject: Subject) -> Record:

@@ -1,5 +1,6 @@
 """What all pictures share: colours, inks, and frames with nothing in them that need not be there."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -9,6 +10,11 @@ DRAFTER_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 INK, FAINT = "#333333", "#DDDDDD"
 WIDTH = 10.0  # inches
+
+
+def colours_by_name(drafters: Iterable[str]) -> dict[str, str]:
+    """A drafter's colour depends on who else is there, not on the order."""
+    return {name: DRAFTER_COLOURS[index % len(DRAFTER_COLOURS)] for index, name in enumerate(sorted(set(drafters)))}
 
 
 def clear_frame(ax: Axes, measured: Literal["x", "y", "both"]) -> None:

@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from experiments.acceptance import alphas_by_position
 from experiments.batch_picture import draw_batches
-from experiments.picture_style import DRAFTER_COLOURS, INK, LINE_STYLES, WIDTH, clear_frame
+from experiments.picture_style import INK, LINE_STYLES, WIDTH, clear_frame, colours_by_name
 from experiments.records import Group, Record, group_records, is_lossy
 
 Row = tuple[str, Record]  # a label and what it stands for
@@ -26,7 +27,6 @@ STAGE_COLOURS = {
     "commit": "#7B68C8",
     "observe": "#BFB4EA",
 }
-FEWEST_TESTED = 20  # a rate of fewer tests says nothing
 
 
 def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -36,8 +36,7 @@ def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
         The files written: speedups.png, alpha_by_position.png, round_time.png and batch_sizes.png at most.
     """
     groups = group_records(records)
-    drafters = sorted({_drafter(record) for record in records})
-    colours = {drafter: DRAFTER_COLOURS[index % len(DRAFTER_COLOURS)] for index, drafter in enumerate(drafters)}
+    colours = colours_by_name(_drafter(record) for record in records)
     figures = {
         "speedups.png": _draw_speedups(groups, colours),
         "alpha_by_position.png": _draw_alpha_by_position(groups, colours),
@@ -97,7 +96,7 @@ def _draw_speedup(ax: Axes, y: float, record: Record, colour: str) -> float:
 
 
 def _draw_alpha_by_position(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
-    panels = _panels(groups, lambda record: bool(_alphas(record)))
+    panels = _panels(groups, lambda record: bool(alphas_by_position(record)))
     if not panels:
         return None
     across = min(len(panels), 3)
@@ -135,7 +134,7 @@ def _draw_alpha_by_position(groups: Iterable[Group], colours: dict[str, str]) ->
 
 def _draw_alphas(ax: Axes, record: Record, aside: float, mark: Line2D) -> None:
     colour = mark.get_color()
-    positions, alphas, lows, highs = zip(*_alphas(record), strict=True)
+    positions, alphas, lows, highs = zip(*alphas_by_position(record), strict=True)
     at = [position + aside for position in positions]
     ax.vlines(at, lows, highs, color=colour, linewidth=1.2, alpha=0.6)
     ax.plot(at, alphas, color=colour, linestyle=mark.get_linestyle(), marker="o", markersize=5)
@@ -143,41 +142,19 @@ def _draw_alphas(ax: Axes, record: Record, aside: float, mark: Line2D) -> None:
         ax.axhline(overlap, color=colour, linewidth=1, linestyle=(0, (1, 3)))
 
 
-def _alphas(record: Record) -> list[tuple[int, float, float, float]]:
-    """Draft position, alpha there, and its interval, for as long as enough was tested to say anything."""
-    rounds = record.get("counts", {}).get("rounds_by_offered_and_accepted", [])
-    found = []
-    for position in range(1, len(rounds)):
-        # Tested here: offered a token at this position, and all before it accepted.
-        tested = sum(sum(accepted_counts[position - 1 :]) for accepted_counts in rounds[position:])
-        accepted = sum(sum(accepted_counts[position:]) for accepted_counts in rounds[position:])
-        if tested < FEWEST_TESTED:
-            break
-        found.append((position, accepted / tested, *_interval(accepted, tested)))
-    return found
-
-
-def _interval(accepted: float, tested: float) -> tuple[float, float]:
-    """95% interval of a share (Wilson, 1927), which stays within 0 and 1."""
-    share, z = accepted / tested, 1.96
-    middle = (share + z**2 / (2 * tested)) / (1 + z**2 / tested)
-    half = z / (1 + z**2 / tested) * math.sqrt(share * (1 - share) / tested + z**2 / (4 * tested**2))
-    return middle - half, middle + half
-
-
 def _draw_round_time(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
-    panels = _panels(groups, lambda record: bool(_stages(record)))
+    panels = _panels(groups, lambda record: bool(stages_per_round(record)))
     if not panels:
         return None
     figure, axes = _rows_figure(panels, "Where the time of a round goes", colours)
-    longest = max(sum(_stages(record).values()) for _, rows in panels for _, record in rows)
+    longest = max(sum(stages_per_round(record).values()) for _, rows in panels for _, record in rows)
     for ax, (_, rows) in zip(axes, panels, strict=True):
         for y, (_, record) in enumerate(rows):
             _draw_round(ax, y, record, longest)
         ax.set_xlabel("milliseconds per round")
     plain = max(record["metrics"].get("yardstick_ms_per_token") or 0 for _, rows in panels for _, record in rows)
     axes[0].set_xlim(0, max(1.6 * longest, 1.05 * plain))
-    seen = {stage for _, rows in panels for _, record in rows for stage in _stages(record)}
+    seen = {stage for _, rows in panels for _, record in rows for stage in stages_per_round(record)}
     marks: list[Artist] = [Patch(color=STAGE_COLOURS[stage], label=stage) for stage in STAGE_COLOURS if stage in seen]
     marks.append(
         Line2D([], [], color=INK, marker="|", markersize=14, linestyle="", label="one token of plain decoding")
@@ -188,7 +165,7 @@ def _draw_round_time(groups: Iterable[Group], colours: dict[str, str]) -> Figure
 
 def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
     left = 0.0
-    for stage, milliseconds in _stages(record).items():
+    for stage, milliseconds in stages_per_round(record).items():
         ax.barh(y, milliseconds, left=left, height=0.6, color=STAGE_COLOURS[stage], edgecolor="white", linewidth=0.5)
         if milliseconds > 0.12 * longest:
             ink = INK if stage in ("target", "observe") else "white"
@@ -202,7 +179,7 @@ def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
         ax.plot([plain, plain], [y - 0.4, y + 0.4], color=INK, linewidth=1.2)
 
 
-def _stages(record: Record) -> dict[str, float]:
+def stages_per_round(record: Record) -> dict[str, float]:
     """Milliseconds per round of the stages that were measured, in the order of a round."""
     stages = record.get("stages_ms_per_round") or {}
     return {stage: max(0.0, stages[stage]) for stage in STAGE_COLOURS if stages.get(stage) is not None}

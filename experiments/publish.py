@@ -1,4 +1,4 @@
-"""Show records: in W&B or another tracker, in the terminal, as pictures."""
+"""Show records: in W&B or another tracker, in the terminal, as a page and as pictures."""
 
 import os
 import sys
@@ -7,11 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.before_after import NOTE, before_and_after, changes_cells, changes_table, unpaired_notes
+from experiments.cells import markdown
 from experiments.entry_point import status
+from experiments.page.render import write_page
 from experiments.pictures import draw_pictures
 from experiments.records import Record, group_records
 from experiments.report import comparison_table, markdown_table
 from framework.tracker import Point, Tracker, tracked
+
+PAGE = "report.html"
 
 
 def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None:
@@ -44,10 +49,12 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
             )
 
 
-def print_report(records: Sequence[Record], folder: Path, *, source: Path | None = None) -> None:
+def print_report(
+    records: Sequence[Record], folder: Path, *, source: str | None = None, against: Sequence[Record] | None = None
+) -> None:
     """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`.
 
-    Without a record there is nothing to say.
+    Without a record there is nothing to say. What changed since the records `against` is told, too.
     """
     if not records:
         return
@@ -55,12 +62,20 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | None
     console, folder = Console(width=None if sys.stdout.isatty() else 160), relative(folder)
     records = [record for group in group_records(records) for record in group.records]  # one order, whatever came first
     console.print(comparison_table(records, width=console.width))
+    changes = None if against is None else before_and_after(against, records)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
+    text = markdown_table(records)
+    if changes:
+        console.print()
+        console.print(changes_table(changes))
+        text += "\n" + "\n\n".join([markdown(changes_cells(changes)), NOTE, *unpaired_notes(changes)]) + "\n"
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    write_page(records, folder / PAGE, changes=changes)
     pictures = draw_pictures(records, folder)
-    records_at, python = relative(source) if source else folder, relative(Path(sys.executable))
+    records_at, python = relative(Path(source)) if source else folder, relative(Path(sys.executable))
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
+    console.print(f"Page: {folder / PAGE}  (open it in a browser)", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
     if any(not list(run.glob("*.wandb.synced")) for run in (folder / "wandb").glob("offline-run-*")):
         console.print(

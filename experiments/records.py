@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,14 @@ def group_records(records: Iterable[Record]) -> list[Group]:
         temperature = f"T = {_or(point.get('temperature'), 0):g}"
         title = ", ".join([temperature, *(f"{name} {point.get(name)}" for name in varying)])
         groups.append(Group(title=title, records=members, labels=_labels(members, points)))
-    return sorted(groups, key=lambda group: (_or(group.records[0]["point"].get("temperature"), 0), group.title))
+    return sorted(
+        groups, key=lambda group: (_or(group.records[0]["point"].get("temperature"), 0), _counted(group.title))
+    )
+
+
+def _counted(title: str) -> list[str | int]:
+    """A title whose numbers sort by what they are: 2 comes before 16."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", title)]
 
 
 def _labels(records: Sequence[Record], points: Sequence[dict[str, Any]]) -> list[str]:

@@ -99,10 +99,11 @@ def _tokens_equal(record: Record) -> str:
 
 VERIFIER = Column("verifier", lambda record: str(record["point"].get("verifier", MISSING)))
 GUARANTEE = Column("guaran-\ntee", _guarantee)
+GAMMA = Column("γ", _gamma)
 MEASURED = Column("measured\nspeedup", _metric("speedup/measured", 2))
 MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
 COLUMNS = (
-    Column("γ", _gamma),
+    GAMMA,
     GUARANTEE,
     Column("α\noverlap", _metric("alpha/overlap", 3)),
     Column("α em-\npirical", _empirical, 5),
@@ -126,7 +127,7 @@ def _columns(records: Sequence[Record]) -> list[Column]:
     return [VERIFIER, *COLUMNS] if len(verifiers) > 1 else list(COLUMNS)
 
 
-def _baselines(group: Group) -> list[tuple[str, dict[Column, str]]]:
+def baselines(group: Group) -> list[tuple[str, dict[Column, str]]]:
     """The rows that end a group: plain decoding and Hugging Face generate, median over the group's points."""
     yardstick = _median(group, "yardstick_ms_per_token")
     rows = []
@@ -210,15 +211,15 @@ def _table(records: Sequence[Record], columns: Sequence[Column]) -> Table:
             table.add_column(column.heading, justify="left" if column is GUARANTEE else "right", no_wrap=True)
     for group in group_records(records):
         table.add_row(Text(group.title, style="bold"))
-        for name, record in zip(_row_names(group), group.records, strict=True):
+        for name, record in zip(row_names(group), group.records, strict=True):
             table.add_row(Text(name), *(_styled(column, record) for column in columns))  # brackets are no styles
-        for name, cells in _baselines(group):
+        for name, cells in baselines(group):
             table.add_row(name, *(cells.get(column, "") for column in columns), style="dim")
         table.add_section()
     return table
 
 
-def _row_names(group: Group) -> list[str]:
+def row_names(group: Group) -> list[str]:
     """The drafter's name where verifier and gamma, which have columns, tell its points apart; else the full label."""
     told = ("drafter", "verifier", "gamma_policy", "gamma")
     rows = [tuple(record["point"].get(key) for key in told) for record in group.records]
@@ -248,9 +249,9 @@ def markdown_table(records: Sequence[Record]) -> str:
     parts = []
     for group in group_records(records):
         rows = [["drafter", *headings], rule]
-        for name, record in zip(_row_names(group), group.records, strict=True):
+        for name, record in zip(row_names(group), group.records, strict=True):
             rows.append([name, *(column.cell(record) for column in columns)])
-        for name, cells in _baselines(group):
+        for name, cells in baselines(group):
             rows.append([name, *(cells.get(column, "") for column in columns)])
         lines = ["| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
         parts.append("\n".join([f"**{_one_line(group.title)}**", "", *lines]))

@@ -103,6 +103,11 @@ def test_one_point_leaves_a_complete_record(tiny, tmp_path, monkeypatch, capfd):
     lines = [json.loads(line) for line in (tmp_path / record["name"] / "prompts.jsonl").read_text().splitlines()]
     assert [line["name"] for line in lines] == [row["name"] for row in record["prompts"]]
     assert sum(line["new_tokens"] - 1 for line in lines) == record["counts"]["committed"]
+    for count in ("accepted", "tested"):
+        assert sum(line[count] for line in lines) == record["counts"][count]
+    for line in lines:
+        assert "".join(token["text"] for token in line["tokens"]) == line["text"]
+        assert len(line["decode_seconds"]) == len(line["yardstick_decode_seconds"]) == record["config"]["repeats"]
     assert (tmp_path / "table.md").exists() and (tmp_path / "speedups.png").exists()
 
 
@@ -143,6 +148,13 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     again = run(compare, monkeypatch, capfd, f"records={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}")
     assert all(drafter in again for drafter in drafters)
     assert (tmp_path / "second" / "table.md").read_text() == (tmp_path / "first" / "table.md").read_text()
+    pages = [(tmp_path / folder / "report.html").read_text() for folder in ("first", "second")]
+    assert pages[0] == pages[1] and all(drafter in pages[0] for drafter in drafters)
+
+    folders = f"records={tmp_path / 'first'}", f"against={tmp_path / 'first'}"
+    changed = run(compare, monkeypatch, capfd, *folders, f"hydra.run.dir={tmp_path / 'third'}")
+    assert "Before and after" in changed and "+0.00 (+0.00 to +0.00)" in changed
+    assert (tmp_path / "third" / "report.html").read_text().count("+0.00 (+0.00 to +0.00)") == len(records)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from scipy.stats import binomtest
 
-from experiments.pictures import _alphas, draw_pictures
+from experiments.acceptance import alphas_by_position
+from experiments.pictures import draw_pictures
 from experiments.records import Record, group_records, is_lossy, load_records
 from experiments.report import comparison_table, markdown_table
 
@@ -134,6 +135,11 @@ def test_groups_by_temperature_then_by_measured_speed() -> None:
 def test_points_of_other_settings_are_not_compared_with_one_another() -> None:
     groups = group_records([make_record("ngram", 0, 1.2), make_record("ngram", 0, 1.9, batch_size=8)])
     assert [group.title for group in groups] == ["T = 0, batch_size 1", "T = 0, batch_size 8"]
+
+
+def test_groups_come_in_the_order_of_their_numbers() -> None:
+    groups = group_records([make_record("ngram", 0, 1.2, batch_size=size) for size in (16, 2, 1)])
+    assert [group.title for group in groups] == [f"T = 0, batch_size {size}" for size in (1, 2, 16)]
 
 
 def test_labels_tell_points_apart() -> None:
@@ -289,7 +295,7 @@ def test_a_picture_without_numbers_is_left_out(tmp_path: Path) -> None:
 def test_alpha_by_position_is_over_tested_tokens() -> None:
     record = make_record("ngram", 0, 1.2)
     # Offered 1: 10 rounds accepted none, 20 all. Offered 2: 100 accepted none, 60 one, 40 both.
-    (first, second) = _alphas(record)
+    (first, second) = alphas_by_position(record)
     for found, position, accepted, tested in ((first, 1, 120, 230), (second, 2, 40, 100)):
         interval = binomtest(accepted, tested).proportion_ci(0.95, method="wilson")
         assert found == pytest.approx((position, accepted / tested, interval.low, interval.high), abs=1e-5)
@@ -298,4 +304,4 @@ def test_alpha_by_position_is_over_tested_tokens() -> None:
 def test_positions_that_were_hardly_tested_are_not_drawn() -> None:
     record = make_record("ngram", 0, 1.2)
     record["counts"]["rounds_by_offered_and_accepted"] = [[0, 0, 0], [0, 0, 0], [100, 10, 9]]
-    assert [position for position, *_ in _alphas(record)] == [1]
+    assert [position for position, *_ in alphas_by_position(record)] == [1]
