@@ -105,8 +105,19 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     """
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
-    for key in ("stop_at_eos", "hugging_face", "later_turns"):
+    for key in ("hugging_face", "later_turns"):
         check_kind(key, cfg[key], [bool])
+    build(cfg.prompts.source)
+    return check_parts(cfg, drafters)
+
+
+def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:
+    """What can be wrong with the loop and its parts without a model; returns the drafters' factories.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key.
+    """
+    check_kind("stop_at_eos", cfg.stop_at_eos, [bool])
     if not isinstance(cfg.engine.compile, bool) and cfg.engine.compile != "auto":
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
     if cfg.engine.compile is True and (reason := why_not(device_named(cfg.device))):
@@ -114,7 +125,6 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
-    build(cfg.prompts.source)
     factories: dict[str, DrafterFactory] = {}
     for name, node in drafters.items():
         with _keys_of(cfg, name):
@@ -233,11 +243,11 @@ def build_plan(cfg: DictConfig, target: Target) -> Plan:
         repeats=cfg.repeats,
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
-        compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
+        compiled=compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
     )
 
 
-def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
+def compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     """Whether rounds become programs; num_tokens is how many every decoder is to make."""
     if cfg.engine.compile != "auto":
         return bool(cfg.engine.compile)
