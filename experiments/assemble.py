@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.dialogues import with_later_turns
 from experiments.entry_point import status
+from experiments.help_text import register_help
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
 from framework.compiled import why_not
@@ -39,7 +40,8 @@ ZOO = REPOSITORY / "experiments" / "zoo"
 
 
 def register_resolvers() -> None:
-    """Let yaml name what is embedded: ${zoo:target} is the target's folder."""
+    """Let yaml name what is embedded, ${zoo:target} is the target's folder, and --help its parts."""
+    register_help()
     OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
 
 
