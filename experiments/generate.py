@@ -95,8 +95,8 @@ def show_live(completions: Iterator[Completion], console: Console) -> Completion
                 line.append(_visible(token.text), STYLES[token.producer])
             shown = len(completion.tokens)
             *finished, line = line.split("\n", allow_blank=True)
-            for each in finished:
-                live.console.print(each, soft_wrap=True)
+            if finished:
+                live.console.print(Text("\n").join(finished), soft_wrap=True)
             live.update(Group(line, Text(), _standing(completion)), refresh=True)
         # The lines that stay are printed in full: what is live is cut where it is taller than the terminal.
         live.update(Text())

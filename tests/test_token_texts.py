@@ -1,7 +1,8 @@
 """Text piece by piece: together what the tokenizer says, and never a broken character on the way."""
 
 import pytest
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from experiments.assemble import ZOO
 from framework.pretrained import load_target
@@ -51,3 +52,11 @@ def test_bytes_that_are_no_text_look_as_the_tokenizer_has_them(tokenizer):
 def test_special_tokens_have_no_text(tokenizer):
     letter = tokenizer("a", add_special_tokens=False)["input_ids"]
     assert "".join(pieces(tokenizer, [*letter, tokenizer.eos_token_id, *letter])) == "aa"
+
+
+def test_words_keep_the_space_that_a_text_does_not_begin_with():
+    words = Tokenizer(models.WordLevel({"▁ab": 0, "▁c": 1, "d": 2}, unk_token="d"))
+    words.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    assert tokenizer.decode([1]) == "c"
+    assert pieces(tokenizer, [0, 1, 2, 1, 1]) == ["ab", " c", "d", " c", " c", ""]
