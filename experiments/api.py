@@ -18,7 +18,6 @@ from experiments.assemble import (
     build_target,
     check_basics,
     check_parts,
-    compiles,
     register_resolvers,
 )
 from experiments.completion import Completion, Token
@@ -165,9 +164,8 @@ def build_pair(cfg: DictConfig) -> Pair:
         target = build_target(cfg)
     with status("building the drafter"):
         drafter = factory(target=target)
-    compiled = compiles(cfg, target, num_tokens=cfg.max_new_tokens)
     return Pair(
-        engine=build_engine(cfg, drafter, target, sampling, compiled=compiled),
+        engine=build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True),
         stopping=build_stopping(cfg, target),
         seed=cfg.seed,
         chat=cfg.prompts.chat,

@@ -245,11 +245,11 @@ def build_plan(cfg: DictConfig, target: Target) -> Plan:
         repeats=cfg.repeats,
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
-        compiled=compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
+        compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
     )
 
 
-def compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
+def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     """Whether rounds become programs; num_tokens is how many every decoder is to make."""
     if cfg.engine.compile != "auto":
         return bool(cfg.engine.compile)

@@ -25,13 +25,15 @@ def announce(doing: str) -> None:
 
 
 @contextmanager
-def one_line_errors(*, interrupted: str = "every prompt that was finished is in prompts.jsonl") -> Iterator[None]:
+def one_line_errors(
+    *, interrupted: str | None = "every prompt that was finished is in prompts.jsonl"
+) -> Iterator[None]:
     """Turn errors that explain themselves into one line and exit code 1; anything else is a bug and keeps its trace.
 
     With HYDRA_FULL_ERROR=1 in the environment all keep it.
 
     Args:
-        interrupted: what to say about an interruption: where everything is.
+        interrupted: what to say about an interruption: where everything is. None lets it pass.
     """
     try:
         yield
@@ -44,10 +46,11 @@ def one_line_errors(*, interrupted: str = "every prompt that was finished is in 
         sys.exit(1)
 
 
-def _in_one_line(error: BaseException, interrupted: str) -> str | None:
+def _in_one_line(error: BaseException, interrupted: str | None) -> str | None:
+    """What to say of an error, or None where it is to keep its trace."""
     match error:
         case KeyboardInterrupt():
-            return f"interrupted; {interrupted}"
+            return interrupted and f"interrupted; {interrupted}"
         case InstantiationException():
             # A constructor's own message says what was given, what is allowed and which key to change.
             return _named(error.__cause__ or error)
