@@ -87,20 +87,21 @@ def write(completions: Iterator[Completion]) -> Completion:
 def show_live(completions: Iterator[Completion], console: Console) -> Completion:
     """For a person: prompt and text in colours, and below them, as long as they grow, how well it goes."""
     line, shown = Text(), 0  # the last line, which is not finished; and how many tokens are in it or above
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        for completion in completions:
-            if not shown:
-                line.append(_visible(completion.prompt), "dim")
-            for token in completion.tokens[shown:]:
-                line.append(_visible(token.text), STYLES[token.producer])
-            shown = len(completion.tokens)
-            *finished, line = line.split("\n", allow_blank=True)
-            if finished:
-                live.console.print(Text("\n").join(finished), soft_wrap=True)
-            live.update(Group(line, Text(), _standing(completion)), refresh=True)
-        # The lines that stay are printed in full: what is live is cut where it is taller than the terminal.
-        live.update(Text())
-    console.print(line, soft_wrap=True)
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            for completion in completions:
+                if not shown:
+                    line.append(_visible(completion.prompt), "dim")
+                for token in completion.tokens[shown:]:
+                    line.append(_visible(token.text), STYLES[token.producer])
+                shown = len(completion.tokens)
+                *finished, line = line.split("\n", allow_blank=True)
+                if finished:
+                    live.console.print(Text("\n").join(finished), soft_wrap=True)
+                live.update(Group(line, Text(), _standing(completion)), refresh=True)
+            live.update(Text())  # it is erased line by line, and must not be taller than the terminal
+    finally:  # also of a text that was interrupted
+        console.print(line, soft_wrap=True)
     return completion
 
 
