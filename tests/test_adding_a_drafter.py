@@ -26,7 +26,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess:
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.run(
-        ["bash", "-ec", command], capture_output=True, text=True, cwd=folder, env=environment, timeout=600
+        ["bash", "-ec", command], capture_output=True, text=True, cwd=folder, env=environment, timeout=1800
     )
 
 
