@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.dialogues import with_later_turns
 from experiments.entry_point import status
+from experiments.help_text import register_help
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
 from framework.compiled import why_not
@@ -39,7 +40,8 @@ ZOO = REPOSITORY / "experiments" / "zoo"
 
 
 def register_resolvers() -> None:
-    """Let yaml name what is embedded: ${zoo:target} is the target's folder."""
+    """Let yaml name what is embedded, ${zoo:target} is the target's folder, and --help its parts."""
+    register_help()
     OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
 
 
@@ -105,8 +107,19 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     """
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
-    for key in ("stop_at_eos", "hugging_face", "later_turns"):
+    for key in ("hugging_face", "later_turns"):
         check_kind(key, cfg[key], [bool])
+    build(cfg.prompts.source)
+    return check_parts(cfg, drafters)
+
+
+def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:
+    """What can be wrong with the loop and its parts without a model; returns the drafters' factories.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key.
+    """
+    check_kind("stop_at_eos", cfg.stop_at_eos, [bool])
     if not isinstance(cfg.engine.compile, bool) and cfg.engine.compile != "auto":
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
     if cfg.engine.compile is True and (reason := why_not(device_named(cfg.device))):
@@ -114,7 +127,6 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
-    build(cfg.prompts.source)
     factories: dict[str, DrafterFactory] = {}
     for name, node in drafters.items():
         with _keys_of(cfg, name):

@@ -12,9 +12,13 @@ import numpy as np
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerFast
 
+from experiments.entry_point import one_line_errors
+from experiments.help_text import register_help
 from experiments.pretraining import TokenisedText, Windows, encode, spread, train_models, train_tokenizer
 from experiments.python_corpus import Corpus, read_python_corpus
 from framework.prompts.standard_library import StandardLibrary
+
+register_help()
 
 
 def prepare_data(cfg: DictConfig) -> tuple[TokenisedText, dict]:
@@ -66,7 +70,8 @@ def train_zoo(cfg: DictConfig) -> None:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="zoo")
 def main(cfg: DictConfig) -> None:
-    train_zoo(cfg)
+    with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
+        train_zoo(cfg)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 
 from framework.compiled import CompiledRound
 from framework.device_round import Decoding, DeviceRound
-from framework.draft import Draft, Outcome
+from framework.draft import Draft, Outcome, Readout
 from framework.drafter import Drafter, most_nodes
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.generation import Generation
@@ -118,8 +118,8 @@ class Engine:
         """Most nodes that a draft may hold."""
         return most_nodes(self.drafter, self.gamma_policy.max_gamma)
 
-    def round(self, decoding: Decoding) -> None:
-        """Propose, one target pass over pending and the nodes, verify, commit, observe."""
+    def round(self, decoding: Decoding) -> Readout:
+        """Propose, one target pass over pending and the nodes, verify, commit, observe; says what became of it."""
         uniforms, stage = decoding.uniforms.next_round(), decoding.stopwatch.stage
         gamma = self.gamma_policy.next_gamma()
         if self._program is not None and not decoding.tally.detailed and decoding.watch is None:
@@ -138,3 +138,4 @@ class Engine:
             readout = self._on_device.read(decoding, told)
             self.gamma_policy.observe(readout)
             decoding.tally.observe(readout)
+        return readout

@@ -1,0 +1,119 @@
+"""Text as it is decoded, coloured by who produced it: `python -m experiments.generate prompt="def quicksort("`."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from experiments.api import build_pair
+from experiments.assemble import register_resolvers
+from experiments.completion import Completion
+from experiments.entry_point import one_line_errors
+from experiments.knobs import check_kind
+from framework.producer import Producer
+
+register_resolvers()
+
+# One is underlined, so that they can be told apart without colours, too.
+STYLES: dict[Producer, str] = {"accepted": "green", "replaced": "red underline", "bonus": "cyan", "plain": ""}
+LEGEND = Text(" · ").join(Text(producer, style) for producer, style in STYLES.items() if style)
+# A model may write control characters; a terminal would obey them.
+VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="generate")
+def run(cfg: DictConfig) -> None:
+    with one_line_errors(interrupted="what was decoded stands above"):
+        prompt = prompt_of(cfg)
+        completions = build_pair(cfg).stream(prompt)
+        console = Console(highlight=False)
+        on_terminal = sys.stdout.isatty() and not console.is_dumb_terminal
+        completion = show_live(completions, console) if on_terminal else write(completions)
+        note = Console(stderr=True, highlight=False)
+        note.print(Text(completion.in_words, "dim"), soft_wrap=True)
+
+
+def main() -> None:
+    """Whatever stands behind `prompt=` is the prompt: parentheses, commas and quotes mean nothing to Hydra there."""
+    sys.argv = [_quoted(argument) if argument.startswith("prompt=") else argument for argument in sys.argv]
+    run()
+
+
+def _quoted(argument: str) -> str:
+    key, text = argument.split("=", 1)
+    # In Hydra's quotes a backslash is itself, but before a quote or at the end.
+    return f"{key}='" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
+
+
+def prompt_of(cfg: DictConfig) -> str:
+    """The text to go on with: given, from a file, or piped in.
+
+    Raises:
+        ValueError, OSError: there is none, or more than one.
+    """
+    given = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(given, dict)  # as it was typed: a ${ in it is no interpolation
+    prompt = given["prompt"]
+    check_kind("prompt", prompt, [str, type(None)])
+    check_kind("prompt_file", cfg.prompt_file, [str, type(None)])
+    if prompt is not None and cfg.prompt_file is not None:
+        raise ValueError("prompt and prompt_file are both set; allowed: one of them")
+    if prompt is None and cfg.prompt_file is not None:
+        prompt = Path(cfg.prompt_file).read_text(encoding="utf-8")
+    elif prompt is None and not sys.stdin.isatty():
+        prompt = sys.stdin.read()
+    if not prompt:
+        raise ValueError('there is no text to go on with; set prompt="..." or prompt_file=FILE, or pipe it in')
+    return prompt
+
+
+def write(completions: Iterator[Completion]) -> Completion:
+    """For files and other programs: what is decoded and nothing else, as it comes."""
+    written = 0
+    for completion in completions:
+        print("".join(token.text for token in completion.tokens[written:]), end="", flush=True)
+        written = len(completion.tokens)
+    print()
+    return completion
+
+
+def show_live(completions: Iterator[Completion], console: Console) -> Completion:
+    """For a person: prompt and text in colours, and below them, as long as they grow, how well it goes."""
+    line, shown = Text(), 0  # the last line, which is not finished; and how many tokens are in it or above
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            for completion in completions:
+                if not shown:
+                    line.append(_visible(completion.prompt), "dim")
+                for token in completion.tokens[shown:]:
+                    line.append(_visible(token.text), STYLES[token.producer])
+                shown = len(completion.tokens)
+                *finished, line = line.split("\n", allow_blank=True)
+                if finished:
+                    live.console.print(Text("\n").join(finished), soft_wrap=True)
+                live.update(Group(line, Text(), _standing(completion)), refresh=True)
+            live.update(Text())  # it is erased line by line, and must not be taller than the terminal
+    finally:  # also of a text that was interrupted
+        console.print(line, soft_wrap=True)
+    return completion
+
+
+def _standing(completion: Completion) -> Text:
+    tau, speed = completion.tau, completion.tokens_per_second
+    words = f"τ {tau:.2f} · {speed:.0f} tokens/s · " if tau is not None and speed is not None else ""
+    return Text.assemble((f"{words}{len(completion.tokens)} tokens · ", "dim"), LEGEND)
+
+
+def _visible(text: str) -> str:
+    return text.translate(VISIBLE)
+
+
+if __name__ == "__main__":
+    main()
