@@ -1,4 +1,4 @@
-"""The main job: every drafter side by side. `python -m experiments.compare`, or records=FOLDER to look again."""
+"""The main job: every drafter side by side. `python -m experiments.compare`, or records=SOURCE to look again."""
 
 import math
 import sys
@@ -15,6 +15,8 @@ from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
 
+PROJECT = "wandb:"  # what records= begins with where it names a W&B project
+
 register_resolvers()
 
 
@@ -23,7 +25,9 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
         if cfg.records is not None:
-            print_report(read_records(Path(cfg.records)), folder, source=Path(cfg.records))
+            is_project = str(cfg.records).startswith(PROJECT)
+            source = str(cfg.records) if is_project else Path(cfg.records)
+            print_report(read_records(source), folder, source=source)
             return
         subjects: list[Subject] = []
         records: list[Record] = []
@@ -58,10 +62,26 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
         yield from ((subject, subject.record) for subject in subjects)
 
 
-def read_records(folder: Path) -> list[Record]:
-    records = load_records(folder) if folder.is_dir() else []
+def read_records(source: Path | str) -> list[Record]:
+    """Read records from a folder, be they a run's own or those of offline W&B runs, or from a W&B project.
+
+    Args:
+        source: a folder, or wandb:entity/project.
+
+    Raises:
+        ValueError, OSError: there are none, or they cannot be read.
+    """
+    if isinstance(source, str):
+        from experiments.wandb_reading import read_project  # takes a second, which nobody else should wait
+
+        records = read_project(source.removeprefix(PROJECT))
+    else:
+        records = load_records(source) if source.is_dir() else []
     if not records:
-        raise FileNotFoundError(f"records is {str(folder)!r}: no record.json there; give a folder that compare printed")
+        raise FileNotFoundError(
+            f"records is {str(source)!r}: no record.json there; give a folder that compare printed, "
+            f"a folder of offline W&B runs, or {PROJECT}entity/project"
+        )
     return records
 
 

@@ -2,8 +2,10 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -11,7 +13,7 @@ from experiments.entry_point import status
 from experiments.pictures import draw_pictures
 from experiments.records import Record, group_records
 from experiments.report import comparison_table, markdown_table
-from framework.tracker import Point, Tracker, tracked
+from framework.tracker import Point, Tracker, TrainingTracker, tracked
 
 
 def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None:
@@ -19,7 +21,6 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
 
     The files on disk are complete by then; a tracker that fails costs a warning, not a measurement.
     """
-    console = Console(stderr=True)
     for record in records:
         point = Point(
             folder=folder,
@@ -28,26 +29,42 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
             settings=record["point"],
             config=record["config"],
         )
-        try:
-            with status(f"telling {type(tracker).__name__} of {point.name}"), tracked(tracker, point):
-                for row in record["prompts"]:
-                    tracker.log_prompt(row)
-                tracker.finish(record)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            console.print(
-                f"{type(tracker).__name__} did not take {point.name}, whose files are complete; "
-                f"tracker=jsonl does without it. {reason}",
-                style="yellow",
-                markup=False,  # an error's brackets are no styles
-                soft_wrap=True,
-            )
+        with _only_warned_of(tracker, point.name), tracked(tracker, point):
+            for row in record["prompts"]:
+                tracker.log_prompt(row)
+            tracker.finish(record)
 
 
-def print_report(records: Sequence[Record], folder: Path, *, source: Path | None = None) -> None:
-    """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`.
+def mirror_training(folder: Path, facts: dict[str, Any], tracker: TrainingTracker, *, study: str) -> None:
+    """Tell a tracker of the drafter that was trained in this folder; it lies there whole, whatever becomes of this."""
+    with _only_warned_of(tracker, folder.name):
+        tracker.log_training(folder, facts, study=study)
+
+
+@contextmanager
+def _only_warned_of(tracker: object, name: str) -> Iterator[None]:
+    """Make what a tracker raises one line."""
+    try:
+        with status(f"telling {type(tracker).__name__} of {name}"):
+            yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        Console(stderr=True).print(
+            f"{type(tracker).__name__} did not take {name}, whose files are complete; "
+            f"tracker=jsonl does without it. {reason}",
+            style="yellow",
+            markup=False,  # an error's brackets are no styles
+            soft_wrap=True,
+        )
+
+
+def print_report(records: Sequence[Record], folder: Path, *, source: Path | str | None = None) -> None:
+    """Print the comparison, save it in a folder, and say where everything is.
 
     Without a record there is nothing to say.
+
+    Args:
+        source: where the records are, if not in the folder: another one, or what names a W&B project.
     """
     if not records:
         return
@@ -58,7 +75,8 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
     pictures = draw_pictures(records, folder)
-    records_at, python = relative(source) if source else folder, relative(Path(sys.executable))
+    records_at = relative(source) if isinstance(source, Path) else source or folder
+    python = relative(Path(sys.executable))
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)

@@ -13,7 +13,7 @@ from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure, timing
 from experiments.records import group_records, load_records
 from experiments.tiny_drafters import save_tiny_heads
-from experiments.wandb_tracker import read_offline_run
+from experiments.wandb_reading import read_offline_run
 from framework.cached_lm import CachedLM
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target

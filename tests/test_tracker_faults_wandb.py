@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.wandb_tracker import read_offline_run
+from experiments.wandb_reading import read_offline_run
 
 REPOSITORY = Path(__file__).parent.parent
 PROMISE = 15.0  # seconds that W&B may cost a point, as conf/tracker/wandb.yaml says

@@ -8,7 +8,8 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.wandb_tracker import WandbTracker, read_offline_run
+from experiments.wandb_reading import read_offline_run
+from experiments.wandb_tracker import WandbTracker
 from framework.tracker import JsonlTracker, NoTracker, Point, Tracker, tracked
 
 REPOSITORY = Path(__file__).parent.parent

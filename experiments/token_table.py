@@ -1,0 +1,41 @@
+"""Prompts as an HTML table in which every token is coloured by who produced it."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+# Of the drafter; of the target, in place of a token of the drafter, behind a draft that was kept whole, or alone.
+COLOURS = {"accepted": "#bfe3c5", "replaced": "#f6c6b8", "bonus": "#c9dcf5", "plain": "#e4e4e4"}
+STYLE = """body{font:13px/1.5 system-ui,sans-serif;color:#1d1d1d;background:#fff;margin:8px}
+table{border-collapse:collapse}
+th,td{text-align:left;vertical-align:top;padding:4px 10px 4px 0;border-bottom:1px solid #ddd}
+td.tokens{font-family:ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}"""
+
+
+def token_table(rows: Sequence[dict[str, Any]]) -> str:
+    """A page that asks nothing of a network, with a line per prompt: its name, alpha, tau and tokens.
+
+    Args:
+        rows: of prompts, as records hold them; one without `tokens` shows its text, uncoloured.
+    """
+    style = STYLE + "".join(f"\n.{producer}{{background:{colour}}}" for producer, colour in COLOURS.items())
+    legend = " ".join(f'<span class="{producer}">{producer}</span>' for producer in COLOURS)
+    lines = "\n".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
+    return (
+        f'<!doctype html><meta charset="utf-8"><style>{style}</style><p>{legend}</p>\n'
+        f"<table><thead><tr><th>prompt<th>α<th>τ<th>tokens</tr></thead>\n<tbody>{lines}</tbody></table>\n"
+    )
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    numbers = ["–" if row.get(key) is None else f"{row[key]:.2f}" for key in ("alpha", "tau")]
+    tokens = "".join(map(_token, row.get("tokens") or [])) or html.escape(str(row.get("text", "")))
+    cells = [html.escape(str(row.get("name", ""))), *numbers]
+    return [*(f"<td>{cell}</td>" for cell in cells), f'<td class="tokens">{tokens}</td>']
+
+
+def _token(token: dict[str, Any]) -> str:
+    """A token with its probabilities as a hint."""
+    known = [f"{letter} {token[letter]:.3f}" for letter in ("p", "q") if token.get(letter) is not None]
+    hint = ", ".join([token["producer"], *known])
+    return f'<span class="{token["producer"]}" title="{hint}">{html.escape(token["text"])}</span>'
