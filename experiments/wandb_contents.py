@@ -1,5 +1,6 @@
 """What a W&B run shows of a point or a training: config to filter by, numbers for the run table, series, charts."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,14 +59,14 @@ def position_steps(record: Record) -> Iterator[dict[str, float]]:
 
 
 def numbers_of(record: Record) -> dict[str, Any]:
-    """Everything for the run table; what is None is left out, since W&B would draw it."""
+    """Everything for the run table; what is no number is left out, since W&B would draw it."""
     stages = record.get("stages_ms_per_round", {})
     numbers = {
         **record.get("metrics", {}),
         **{f"stage_ms_per_round/{stage}": value for stage, value in stages.items()},
         "walltime_seconds": record.get("seconds"),
     }
-    return {key: value for key, value in numbers.items() if value is not None}
+    return {key: value for key, value in numbers.items() if value is not None and math.isfinite(value)}
 
 
 def charts_of(record: Record, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
