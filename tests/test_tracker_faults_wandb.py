@@ -12,10 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.wandb_reading import read_offline_run
-from tests.wandb_server import DiesIn, Wandb, always, environment, refusing, serving, silent
+from tests.wandb_server import PROMISE, DiesIn, Wandb, always, environment, refusing, serving, silent
 
 REPOSITORY = Path(__file__).parent.parent
-PROMISE = 15.0  # seconds that W&B may cost a point, as conf/tracker/wandb.yaml says
 ROWS = 20
 
 # As many points as asked for; what each of them cost is the last line.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parent.parent
+PROMISE = 15.0  # seconds that W&B may cost a point, as conf/tracker/wandb.yaml says
 Answer = Callable[[str, str, bytes], tuple[int, dict] | None]  # of host, path and body
 
 
