@@ -25,9 +25,7 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
         if cfg.records is not None:
-            is_project = str(cfg.records).startswith(PROJECT)
-            source = str(cfg.records) if is_project else Path(cfg.records)
-            print_report(read_records(source), folder, source=source)
+            print_report(read_records("records", str(cfg.records)), folder, source=str(cfg.records))
             return
         subjects: list[Subject] = []
         records: list[Record] = []
@@ -62,25 +60,26 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
         yield from ((subject, subject.record) for subject in subjects)
 
 
-def read_records(source: Path | str) -> list[Record]:
+def read_records(key: str, source: str) -> list[Record]:
     """Read records from a folder, be they a run's own or those of offline W&B runs, or from a W&B project.
 
     Args:
-        source: a folder, or wandb:entity/project.
+        key: of the yaml, which names the source.
+        source: a folder, wandb:entity/project or wandb:entity/project/study.
 
     Raises:
         ValueError, OSError: there are none, or they cannot be read.
     """
-    if isinstance(source, str):
+    if source.startswith(PROJECT):
         from experiments.wandb_reading import read_project  # takes a second, which nobody else should wait
 
-        records = read_project(source.removeprefix(PROJECT))
+        records = read_project(key, source.removeprefix(PROJECT))
     else:
-        records = load_records(source) if source.is_dir() else []
+        records = load_records(Path(source)) if Path(source).is_dir() else []
     if not records:
         raise FileNotFoundError(
-            f"records is {str(source)!r}: no record.json there; give a folder that compare printed, "
-            f"a folder of offline W&B runs, or {PROJECT}entity/project"
+            f"{key} is {source!r}: no record.json there; give a folder that compare printed, a folder of offline W&B "
+            f"runs, or {PROJECT}entity/project"
         )
     return records
 

@@ -58,7 +58,7 @@ def _only_warned_of(tracker: object, name: str) -> Iterator[None]:
         )
 
 
-def print_report(records: Sequence[Record], folder: Path, *, source: Path | str | None = None) -> None:
+def print_report(records: Sequence[Record], folder: Path, *, source: str | None = None) -> None:
     """Print the comparison, save it in a folder, and say where everything is.
 
     Without a record there is nothing to say.
@@ -75,7 +75,7 @@ def print_report(records: Sequence[Record], folder: Path, *, source: Path | str 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
     pictures = draw_pictures(records, folder)
-    records_at = relative(source) if isinstance(source, Path) else source or folder
+    records_at = source or folder
     python = relative(Path(sys.executable))
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)

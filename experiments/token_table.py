@@ -16,7 +16,7 @@ def token_table(rows: Sequence[dict[str, Any]]) -> str:
     """A page that asks nothing of a network, with a line per prompt: its name, alpha, tau and tokens.
 
     Args:
-        rows: of prompts, as records hold them; one without `tokens` shows its text, uncoloured.
+        rows: of prompts, as records hold them. Text beyond the `tokens` that were recorded is not coloured.
     """
     style = STYLE + "".join(f"\n.{producer}{{background:{colour}}}" for producer, colour in COLOURS.items())
     legend = " ".join(f'<span class="{producer}">{producer}</span>' for producer in COLOURS)
@@ -29,13 +29,20 @@ def token_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     numbers = ["–" if row.get(key) is None else f"{row[key]:.2f}" for key in ("alpha", "tau")]
-    tokens = "".join(map(_token, row.get("tokens") or [])) or html.escape(str(row.get("text", "")))
     cells = [html.escape(str(row.get("name", ""))), *numbers]
-    return [*(f"<td>{cell}</td>" for cell in cells), f'<td class="tokens">{tokens}</td>']
+    tokens = row.get("tokens") or []
+    rest = str(row.get("text", "")).removeprefix("".join(token["text"] for token in tokens))
+    shown = "".join(map(_token, tokens)) + html.escape(rest)
+    return [*(f"<td>{cell}</td>" for cell in cells), f'<td class="tokens">{shown}</td>']
 
 
 def _token(token: dict[str, Any]) -> str:
-    """A token with its probabilities as a hint."""
-    known = [f"{letter} {token[letter]:.3f}" for letter in ("p", "q") if token.get(letter) is not None]
-    hint = ", ".join([token["producer"], *known])
-    return f'<span class="{token["producer"]}" title="{hint}">{html.escape(token["text"])}</span>'
+    """A token, and as a hint its probabilities and what the drafter had proposed there."""
+    hint = ", ".join([token["producer"], *_probabilities(token)])
+    if drafted := token.get("instead_of"):
+        hint += ", instead of " + ", ".join([repr(drafted["text"]), *_probabilities(drafted)])
+    return f'<span class="{token["producer"]}" title="{html.escape(hint)}">{html.escape(token["text"])}</span>'
+
+
+def _probabilities(token: dict[str, Any]) -> list[str]:
+    return [f"{letter} {token[letter]:.3f}" for letter in ("p", "q") if token.get(letter) is not None]

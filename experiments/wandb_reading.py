@@ -19,12 +19,13 @@ PROBE_SECONDS = 2.0
 REQUEST_SECONDS = 20  # of each request to the server
 
 
-def read_project(path: str, api: Any = None) -> list[Record]:
+def read_project(key: str, path: str, api: Any = None) -> list[Record]:
     """Read the record of every measured point in a W&B project.
 
     A run without a record, such as one that failed, is told as a RuntimeWarning and left out.
 
     Args:
+        key: of the yaml, which names the project.
         path: entity/project, or entity/project/study.
         api: a wandb.Api; None makes one.
 
@@ -34,7 +35,7 @@ def read_project(path: str, api: Any = None) -> list[Record]:
     """
     entity, project, study = ([*path.split("/"), ""])[:3] if path.count("/") in (1, 2) else ("", "", "")
     if not (entity and project):
-        raise ValueError(f"records is 'wandb:{path}'; allowed: wandb:entity/project or wandb:entity/project/study")
+        raise ValueError(f"{key} is 'wandb:{path}'; allowed: wandb:entity/project or wandb:entity/project/study")
     wanted = {"jobType": "measure"} | ({"group": study} if study else {})
     try:
         api = api or _api()
@@ -43,7 +44,7 @@ def read_project(path: str, api: Any = None) -> list[Record]:
     except (OSError, wandb.errors.Error, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConnectionError(
-            f"records is 'wandb:{path}', which could not be read: {reason}. Without a server, give the folder of the "
+            f"{key} is 'wandb:{path}', which could not be read: {reason}. Without a server, give the folder of the "
             "records or of the offline runs, such as outputs/compare/..."
         ) from error
     return [record for record in records if record]

@@ -22,9 +22,10 @@ from tests.wandb_server import Version, Wandb, always, environment, refusing, se
 
 ALPHAS = {2: 0.5, 4: 0.25}  # by gamma
 DRAFTED = {"text": " <b>", "producer": "accepted", "p": 0.5, "q": 0.25}
-REPLACED = {"text": "x\n", "producer": "replaced", "p": 0.75, "q": 0.125}
+LOST = {"text": '"', "p": 0.0625, "q": 0.5}
+REPLACED = {"text": "x\n", "producer": "replaced", "p": 0.75, "q": 0.125, "instead_of": LOST}
 ROWS = [
-    {"name": "a", "seconds": 0.5, "alpha": 0.5, "tau": 1.5, "text": "x", "tokens": [DRAFTED, REPLACED]},
+    {"name": "a", "seconds": 0.5, "alpha": 0.5, "tau": 1.5, "text": " <b>x\ny&z", "tokens": [DRAFTED, REPLACED]},
     {"name": "b", "seconds": 0.25, "alpha": None, "tau": None, "text": "y", "tokens": []},
 ]
 
@@ -151,7 +152,8 @@ def test_tokens_are_coloured_by_who_produced_them(folder: Path) -> None:
     shown = page.read_text(encoding="utf-8")
     assert shown == token_table(ROWS)
     assert '<span class="accepted" title="accepted, p 0.500, q 0.250"> &lt;b&gt;</span>' in shown
-    assert '<span class="replaced" title="replaced, p 0.750, q 0.125">x\n</span>' in shown
+    hint = "replaced, p 0.750, q 0.125, instead of &#x27;&quot;&#x27;, p 0.062, q 0.500"
+    assert f'<span class="replaced" title="{hint}">x\n</span>y&amp;z</td>' in shown, "what was not recorded follows"
     assert '<td class="tokens">y</td>' in shown, "a prompt whose tokens were not recorded shows its text"
     assert "http" not in shown and "<script" not in shown
 
@@ -160,7 +162,7 @@ def test_the_table_of_prompts_holds_numbers_and_texts(folder: Path) -> None:
     (table,) = (offline_runs(folder)[0] / "files" / "media" / "table").glob("prompts_*.json")
     content = json.loads(table.read_text())
     assert content["columns"] == ["name", "seconds", "alpha", "tau", "text"]
-    assert content["data"] == [["a", 0.5, 0.5, 1.5, "x"], ["b", 0.25, None, None, "y"]]
+    assert content["data"] == [["a", 0.5, 0.5, 1.5, " <b>x\ny&z"], ["b", 0.25, None, None, "y"]]
 
 
 # Where drafters come from
@@ -220,9 +222,9 @@ def test_offline_runs_give_the_table_of_the_records(folder: Path, tmp_path: Path
     assert load_records(folder / "wandb") == load_records(folder)
     (folder / "wandb").rename(tmp_path / "wandb")
     try:
-        assert markdown_table(read_records(tmp_path)) == expected
-        assert markdown_table(read_records(tmp_path / "wandb")) == expected
-        assert len(read_records(offline_runs(tmp_path)[0])) == 1
+        assert markdown_table(read_records("records", str(tmp_path))) == expected
+        assert markdown_table(read_records("records", str(tmp_path / "wandb"))) == expected
+        assert len(read_records("records", str(offline_runs(tmp_path)[0]))) == 1
     finally:
         (tmp_path / "wandb").rename(folder / "wandb")
 
@@ -259,24 +261,24 @@ class FakeApi:
 @pytest.mark.parametrize("path", ["me/outrider", "me/outrider/gamma"])
 def test_a_project_gives_the_table_of_the_records(folder: Path, path: str) -> None:
     with pytest.warns(RuntimeWarning, match=r"W&B run broken \(crashed\) holds no record"):
-        assert markdown_table(read_project(path, FakeApi(folder))) == markdown_table(load_records(folder))
+        assert markdown_table(read_project("records", path, FakeApi(folder))) == markdown_table(load_records(folder))
 
 
 def test_of_a_project_one_study_is_read(folder: Path) -> None:
-    assert read_project("me/outrider/another", FakeApi(folder)) == []
+    assert read_project("records", "me/outrider/another", FakeApi(folder)) == []
 
 
 @pytest.mark.parametrize("path", ["", "outrider", "me/", "/outrider", "me/outrider/gamma/more"])
 def test_what_is_no_project_names_the_key(path: str) -> None:
     with pytest.raises(ValueError, match=r"records is 'wandb:.*'; allowed: wandb:entity/project"):
-        read_records(f"wandb:{path}")
+        read_records("records", f"wandb:{path}")
 
 
 @pytest.mark.parametrize(
     ("server", "reason"), [(refusing, "Connection refused"), (always(401, "this key is unknown"), "key is unknown")]
 )
 def test_without_a_server_the_way_out_is_said(tmp_path: Path, server: Any, reason: str) -> None:
-    program = "from experiments.wandb_reading import read_project; read_project('me/outrider')"
+    program = "from experiments.wandb_reading import read_project; read_project('records', 'me/outrider')"
     with server() as address:
         done = subprocess.run([sys.executable, "-c", program], env=environment(tmp_path, address), cwd=tmp_path,
                               capture_output=True, text=True, timeout=60)  # fmt: skip
