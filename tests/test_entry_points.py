@@ -140,9 +140,11 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     assert all(r["metrics"]["tokens_equal_yardstick"] for r in records if r["point"]["temperature"] == 0)
     assert all(r["metrics"]["alpha/check"] for r in records)
 
-    again = run(compare, monkeypatch, capfd, f"records={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}")
-    assert all(drafter in again for drafter in drafters)
-    assert (tmp_path / "second" / "table.md").read_text() == (tmp_path / "first" / "table.md").read_text()
+    for source in ("first", "first/wandb"):  # the files, and the offline runs
+        folder = tmp_path / "again" / source
+        again = run(compare, monkeypatch, capfd, f"records={tmp_path / source}", f"hydra.run.dir={folder}")
+        assert all(drafter in again for drafter in drafters)
+        assert (folder / "table.md").read_text() == (tmp_path / "first" / "table.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What people find in W&B without having configured anything, where drafters came from, and the way back to records."""
 
+import fnmatch
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,14 +13,16 @@ from typing import Any
 
 import pytest
 
+from experiments import measure
 from experiments.compare import read_records
 from experiments.records import load_records
 from experiments.report import markdown_table
 from experiments.token_table import token_table
 from experiments.wandb_reading import read_offline_run, read_project
 from experiments.wandb_tracker import WandbTracker
+from framework.tiny_models import save_tiny
 from framework.tracker import JsonlTracker, Point, tracked
-from tests.wandb_server import Version, Wandb, always, environment, refusing, serving
+from tests.wandb_server import REPOSITORY, Version, Wandb, always, environment, refusing, serving
 
 ALPHAS = {2: 0.5, 4: 0.25}  # by gamma
 DRAFTED = {"text": " <b>", "producer": "accepted", "p": 0.5, "q": 0.25}
@@ -163,6 +167,39 @@ def test_the_table_of_prompts_holds_numbers_and_texts(folder: Path) -> None:
     content = json.loads(table.read_text())
     assert content["columns"] == ["name", "seconds", "alpha", "tau", "text"]
     assert content["data"] == [["a", 0.5, 0.5, 1.5, " <b>x\ny&z"], ["b", 0.25, None, None, "y"]]
+
+
+# What docs/wandb.md says is shown
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Of everything that a measured point and a training log."""
+    folder = tmp_path_factory.mktemp("measured")
+    for seed, model in enumerate(("target", "drafter")):
+        save_tiny(folder / model, seed=seed, context=256)
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": "ab " * i}) + "\n" for i in (1, 2)))
+    overrides = ["target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu",
+                 f"drafter.model.path={folder / 'drafter'}", "sampling.temperature=1", "prompts=jsonl",
+                 f"prompts.source.path={folder / 'prompts.jsonl'}", "prompts.count=2", "max_new_tokens=8", "repeats=1",
+                 "hugging_face=false", f"hydra.run.dir={folder}"]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["measure", *overrides])
+        measure.main()
+    train(folder / "training")
+    names: set[str] = set()
+    for path in [*offline_runs(folder), *offline_runs(folder / "training")]:
+        run = read_offline_run(path)
+        names |= {*run["config"], *run["summary"], *(key for step in run["history"] for key in step)}
+    return names | {name.removesuffix("_table") for name in names if name.endswith("_table")}  # of charts
+
+
+def test_every_panel_of_the_docs_shows_what_is_logged(names: set[str]) -> None:
+    text = (REPOSITORY / "docs" / "wandb.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Which panels to open\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    told = [name for row in section.splitlines() if row.startswith("|") for name in re.findall(r"`(.+?)`", row)]
+    assert len(told) > 40
+    assert [name for name in told if not fnmatch.filter(names, name)] == []
 
 
 # Where drafters come from
