@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
-from experiments.entry_point import one_line_errors
+from experiments.entry_point import one_line_errors, status
 from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
@@ -73,7 +73,8 @@ def read_records(key: str, source: str) -> list[Record]:
     if source.startswith(PROJECT):
         from experiments.wandb_reading import read_project  # takes a second, which nobody else should wait
 
-        records = read_project(key, source.removeprefix(PROJECT))
+        with status(f"reading {source}"):
+            records = read_project(key, source.removeprefix(PROJECT))
     else:
         records = load_records(Path(source)) if Path(source).is_dir() else []
     if not records:
