@@ -75,8 +75,7 @@ def print_report(records: Sequence[Record], folder: Path, *, source: str | None 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown_table(records), encoding="utf-8")
     pictures = draw_pictures(records, folder)
-    records_at = source or folder
-    python = relative(Path(sys.executable))
+    records_at, python = relative(Path(source)) if source else folder, relative(Path(sys.executable))
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)

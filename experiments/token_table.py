@@ -4,8 +4,13 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-# Of the drafter; of the target, in place of a token of the drafter, behind a draft that was kept whole, or alone.
-COLOURS = {"accepted": "#bfe3c5", "replaced": "#f6c6b8", "bonus": "#c9dcf5", "plain": "#e4e4e4"}
+# Who produced a token: what that means, and how it looks, told apart by more than the colour.
+PRODUCERS = {
+    "accepted": ("drafted, and kept", "background:#d3eee4"),
+    "replaced": ("the target's, in place of a drafted one", "background:#fadccb;border-bottom:2px solid #b84c00"),
+    "bonus": ("the target's, behind a draft kept whole", "background:#d4e6f7;border-bottom:2px dotted #005f9e"),
+    "plain": ("the target's, where nothing was drafted", "background:#ececea"),
+}
 STYLE = """body{font:13px/1.5 system-ui,sans-serif;color:#1d1d1d;background:#fff;margin:8px}
 table{border-collapse:collapse}
 th,td{text-align:left;vertical-align:top;padding:4px 10px 4px 0;border-bottom:1px solid #ddd}
@@ -18,8 +23,10 @@ def token_table(rows: Sequence[dict[str, Any]]) -> str:
     Args:
         rows: of prompts, as records hold them. Text beyond the `tokens` that were recorded is not coloured.
     """
-    style = STYLE + "".join(f"\n.{producer}{{background:{colour}}}" for producer, colour in COLOURS.items())
-    legend = " ".join(f'<span class="{producer}">{producer}</span>' for producer in COLOURS)
+    style = STYLE + "".join(f"\n.{producer}{{{look}}}" for producer, (_, look) in PRODUCERS.items())
+    legend = " · ".join(
+        f'<span class="{producer}">{producer}</span> {meaning}' for producer, (meaning, _) in PRODUCERS.items()
+    )
     lines = "\n".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
     return (
         f'<!doctype html><meta charset="utf-8"><style>{style}</style><p>{legend}</p>\n'
@@ -30,8 +37,9 @@ def token_table(rows: Sequence[dict[str, Any]]) -> str:
 def _cells(row: dict[str, Any]) -> list[str]:
     numbers = ["–" if row.get(key) is None else f"{row[key]:.2f}" for key in ("alpha", "tau")]
     cells = [html.escape(str(row.get("name", ""))), *numbers]
-    tokens = row.get("tokens") or []
-    rest = str(row.get("text", "")).removeprefix("".join(token["text"] for token in tokens))
+    tokens, text = row.get("tokens") or [], str(row.get("text", ""))
+    coloured = "".join(token["text"] for token in tokens)
+    rest = text[len(coloured) :] if text.startswith(coloured) else ""
     shown = "".join(map(_token, tokens)) + html.escape(rest)
     return [*(f"<td>{cell}</td>" for cell in cells), f'<td class="tokens">{shown}</td>']
 
