@@ -1,4 +1,4 @@
-"""The main job: every drafter side by side. `python -m experiments.compare`, or records=FOLDER to look again."""
+"""The main job: every drafter side by side. `python -m experiments.compare`, or records=SOURCE to look again."""
 
 import math
 import sys
@@ -10,10 +10,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
-from experiments.entry_point import one_line_errors
+from experiments.entry_point import one_line_errors, status
 from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
+
+PROJECT = "wandb:"  # what records= begins with where it names a W&B project
 
 register_resolvers()
 
@@ -61,17 +63,27 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
 
 
 def read_records(key: str, source: str) -> list[Record]:
-    """
+    """Read records from a folder, be they a run's own or those of offline W&B runs, or from a W&B project.
+
     Args:
         key: of the yaml, which names the source.
-        source: a folder.
+        source: a folder, wandb:entity/project or wandb:entity/project/study.
 
     Raises:
-        FileNotFoundError: there are none.
+        ValueError, OSError: there are none, or they cannot be read.
     """
-    records = load_records(Path(source)) if Path(source).is_dir() else []
+    if source.startswith(PROJECT):
+        from experiments.wandb_reading import read_project  # takes a second, which nobody else should wait
+
+        with status(f"reading {source}"):
+            records = read_project(key, source.removeprefix(PROJECT))
+    else:
+        records = load_records(Path(source)) if Path(source).is_dir() else []
     if not records:
-        raise FileNotFoundError(f"{key} is {source!r}: no record.json there; give a folder that compare printed")
+        raise FileNotFoundError(
+            f"{key} is {source!r}: no record.json there; give a folder that compare printed, a folder of offline W&B "
+            f"runs, or {PROJECT}entity/project"
+        )
     return records
 
 

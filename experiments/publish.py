@@ -2,8 +2,10 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +16,7 @@ from experiments.page.render import write_page
 from experiments.pictures import draw_pictures
 from experiments.records import Record, group_records
 from experiments.report import comparison_table, markdown_table
-from framework.tracker import Point, Tracker, tracked
+from framework.tracker import Point, Tracker, TrainingTracker, tracked
 
 PAGE = "report.html"
 
@@ -24,7 +26,6 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
 
     The files on disk are complete by then; a tracker that fails costs a warning, not a measurement.
     """
-    console = Console(stderr=True)
     for record in records:
         point = Point(
             folder=folder,
@@ -33,28 +34,45 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
             settings=record["point"],
             config=record["config"],
         )
-        try:
-            with status(f"telling {type(tracker).__name__} of {point.name}"), tracked(tracker, point):
-                for row in record["prompts"]:
-                    tracker.log_prompt(row)
-                tracker.finish(record)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            console.print(
-                f"{type(tracker).__name__} did not take {point.name}, whose files are complete; "
-                f"tracker=jsonl does without it. {reason}",
-                style="yellow",
-                markup=False,  # an error's brackets are no styles
-                soft_wrap=True,
-            )
+        with _only_warned_of(tracker, point.name), tracked(tracker, point):
+            for row in record["prompts"]:
+                tracker.log_prompt(row)
+            tracker.finish(record)
+
+
+def mirror_training(folder: Path, facts: dict[str, Any], tracker: TrainingTracker, *, study: str) -> None:
+    """Tell a tracker of the drafter that was trained in this folder; it lies there whole, whatever becomes of this."""
+    with _only_warned_of(tracker, folder.name):
+        tracker.log_training(folder, facts, study=study)
+
+
+@contextmanager
+def _only_warned_of(tracker: object, name: str) -> Iterator[None]:
+    """Make what a tracker raises one line."""
+    try:
+        with status(f"telling {type(tracker).__name__} of {name}"):
+            yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        Console(stderr=True).print(
+            f"{type(tracker).__name__} did not take {name}, whose files are complete; "
+            f"tracker=jsonl does without it. {reason}",
+            style="yellow",
+            markup=False,  # an error's brackets are no styles
+            soft_wrap=True,
+        )
 
 
 def print_report(
     records: Sequence[Record], folder: Path, *, source: str | None = None, against: Sequence[Record] | None = None
 ) -> None:
-    """Print the comparison, save it in a folder, and say where everything is; the records are there or in `source`.
+    """Print the comparison, save it in a folder, and say where everything is.
 
-    Without a record there is nothing to say. What changed since the records `against` is told, too.
+    Without a record there is nothing to say.
+
+    Args:
+        source: where the records are, if not in the folder: another one, or what names a W&B project.
+        against: earlier records; what changed since then is told, too.
     """
     if not records:
         return

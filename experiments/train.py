@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import hydra
 import numpy as np
@@ -11,16 +12,24 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.assemble import build, build_prompts, build_target, check_basics, register_resolvers, yamls
+from experiments.assemble import (
+    build,
+    build_prompts,
+    build_target,
+    check_basics,
+    register_resolvers,
+    yamls,
+)
 from experiments.entry_point import one_line_errors, status
 from experiments.fitting import Fitting, Recipe
 from experiments.knobs import check_whole
 from experiments.pairs import Pairs, read_pairs
 from experiments.provenance import provenance
-from experiments.publish import relative
+from experiments.publish import mirror_training, relative
 from experiments.training_data import Samples, Windows, stream_of_samples, stream_of_texts
 from experiments.trainings import PROVENANCE_FILE, print_trainings, read_trainings, write_trainings
 from framework.target import Target
+from framework.tracker import TrainingTracker
 from framework.trainable import Trainable
 
 register_resolvers()
@@ -32,8 +41,11 @@ INSTEAD = {
 }
 
 
-def train(cfg: DictConfig, drafter: str, folder: Path) -> None:
+def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
     """Fit what conf/training describes to the config's text, and write it to a folder with its provenance.
+
+    Returns:
+        the provenance.
 
     Raises:
         ValueError, OSError: the message names the yaml key.
@@ -81,6 +93,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> None:
         "config": OmegaConf.to_container(cfg),  # paths as they were written, not where they led to on this machine
     }
     (folder / PROVENANCE_FILE).write_text(json.dumps(facts, indent=1) + "\n")
+    return facts
 
 
 def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples, Callable[..., Trainable]]:
@@ -165,9 +178,11 @@ def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
-        drafter = HydraConfig.get().runtime.choices["drafter"]
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        train(cfg, drafter, folder)
+        choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
+        drafter = choices["drafter"]
+        tracker: TrainingTracker = build(cfg.tracker)
+        facts = train(cfg, drafter, folder)
+        mirror_training(folder, facts, tracker, study=choices.get("study") or "train")
         write_trainings(Path(cfg.folder))
         print_trainings(read_trainings(folder))
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]

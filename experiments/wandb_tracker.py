@@ -1,33 +1,31 @@
-"""Mirrors measured points to Weights & Biases; the only file that imports wandb."""
+"""Mirrors measured points and trainings to Weights & Biases."""
 
 import json
 import os
-import re
-import socket
-import subprocess
-import sys
-from concurrent.futures import Future
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
-import numpy as np
 import wandb
 
-from framework.tracker import Point
+from experiments import wandb_contents as contents
+from experiments.wandb_artifacts import log_trained, use_trained
+from experiments.wandb_sending import probe, send
+from framework.tracker import RECORD_FILE, Point
 
 Mode = Literal["offline", "online", "disabled"]
 
 
 class WandbTracker:
-    """One W&B run per point: its config, prompts as they finish, accepted tokens per round, stage times, all metrics.
+    """One W&B run per point: its config, prompts as they finish, all metrics, charts, and the record itself.
 
-    Runs are grouped by study and tagged with drafter, verifier and temperature. Every run is written offline, in the
-    run's folder under wandb/, which asks nothing of a network. Online, `wandb sync` then sends it, in a process of its
-    own that is stopped when its time is over: W&B's online runs can wait without end for a server that went away, and
-    lose their summary. What was not sent stays on the disk, and one line says how to send it.
+    Runs are grouped by study, told apart by job type, and tagged with drafter, verifier and temperature. A training's
+    run logs its drafter as an artifact, and the runs of points that were measured with it use that.
+
+    Every run is written offline, in the run's folder under wandb/, which asks nothing of a network. Online, `wandb
+    sync` then sends it, in a process of its own that is stopped when its time is over: W&B's online runs can wait
+    without end for a server that went away, and lose their summary. What was not sent stays on the disk, and one line
+    says how to send it.
     """
 
     def __init__(
@@ -56,46 +54,40 @@ class WandbTracker:
         self._sync_seconds = sync_seconds
         self._gave_up = False
         self._run: wandb.Run | None = None
+        self._point: Point | None = None
         self._rows: list[dict[str, Any]] = []
 
     def start(self, point: Point) -> None:
         """Open the run."""
-        # Read by W&B's service when it starts; offline runs would otherwise look for a server to report errors to.
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        os.environ.setdefault("WANDB_SILENT", "true")
-        self._rows = []
-        self._run = self._open(point)
-        self._run.define_metric("prompt/*", summary="none")
+        self._point, self._rows = point, []
+        self._run = self._open(
+            point.folder,
+            name=point.name,
+            group=point.study,
+            job_type="measure",
+            tags=contents.tags_of(point.settings),
+            config=contents.config_of(point),
+        )
 
     def log_prompt(self, row: dict[str, Any]) -> None:
-        """Add a step to the per-prompt series, and a row to the table that finish writes."""
+        """Add a step to the per-prompt series, and a row to the tables that finish writes."""
         self._rows.append(row)
-        numbers = {f"prompt/{key}": value for key, value in row.items() if isinstance(value, int | float)}
-        self._opened().log(numbers)
+        self._opened().log(contents.prompt_step(len(self._rows), row))
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Write table, histogram and summary, close the run, and send it if that was asked for."""
+        """Write series, charts and numbers, keep the record, close the run, and send it if that was asked for."""
         run = self._opened()
-        origin = ("command", "commit", "versions", "machine", "seeds")
-        run.config.update({key: record[key] for key in origin if key in record})
-        logged: dict[str, Any] = {}
-        if self._rows:
-            columns: list[str | int] = list(dict.fromkeys(key for row in self._rows for key in row))
-            data = [[row.get(str(column)) for column in columns] for row in self._rows]
-            logged["prompts"] = wandb.Table(columns=columns, data=data, allow_mixed_types=True)
-        if accepted := record.get("rounds_histogram", {}).get("accepted"):
-            edges = np.arange(len(accepted) + 1)
-            logged["accepted_per_round"] = wandb.Histogram(np_histogram=(np.asarray(accepted), edges))
-        if logged:
-            run.log(logged)
-        stages = record.get("stages_ms_per_round", {})
-        run.summary.update(
-            {
-                **record.get("metrics", {}),
-                **{f"stage_ms_per_round/{stage}": value for stage, value in stages.items()},
-                "walltime_seconds": record.get("seconds"),
-            }
-        )
+        assert self._point is not None
+        run.config.update({key: record[key] for key in contents.ORIGIN if key in record})
+        for step in contents.position_steps(record):
+            run.log(step)
+        # Logged, not only summed up: W&B then draws a panel for each without being asked.
+        run.log(contents.numbers_of(record) | contents.charts_of(record, self._rows))
+        if not run.disabled:
+            use_trained(run, contents.drafter_node(self._point))
+            file = Path(run.dir) / RECORD_FILE
+            file.write_text(json.dumps(record), encoding="utf-8")
+            run.save(file, base_path=run.dir, policy="now")
         self._close(exit_code=0)
 
     def fail(self, error: BaseException) -> None:
@@ -106,6 +98,27 @@ class WandbTracker:
             self._run.summary.update({"error": f"{type(error).__name__}: {error}"})
         finally:
             self._close(exit_code=1)
+
+    def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
+        """A run of its own, which holds the drafter as an artifact."""
+        settings = {key: facts[key] for key in ("drafter", "target_fingerprint", "text", "command", "versions")}
+        self._run = self._open(
+            folder,
+            name=folder.name,
+            group=study,
+            job_type="train",
+            tags=contents.tags_of(facts),
+            config={**settings, "config": facts["config"]},
+        )
+        try:
+            for step in contents.training_steps(facts):
+                self._run.log(step)
+            self._run.log(contents.training_numbers(facts))
+            log_trained(self._run, folder)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._close(exit_code=0)
 
     def _opened(self) -> wandb.Run:
         assert self._run is not None, "start comes first"
@@ -120,8 +133,8 @@ class WandbTracker:
     def _send(self, folder: Path, address: str) -> None:
         """Send a closed run; after one that could not be sent, later points do not wait for the server again."""
         try:
-            _probe(address, self._probe_seconds)
-            print(f"W&B: {_sync(folder, self._sync_seconds)}")
+            probe(address, self._probe_seconds)
+            print(f"W&B: {send(folder, self._sync_seconds)}")
         except (OSError, ValueError) as error:
             self._gave_up = True
             print(
@@ -129,21 +142,22 @@ class WandbTracker:
                 f"send them with: wandb sync {folder.parent}"
             )
 
-    def _open(self, point: Point) -> wandb.Run:
-        settings = point.settings
-        tags = [str(settings[key]) for key in ("drafter", "verifier") if settings.get(key)]
-        if settings.get("temperature") is not None:
-            tags.append(f"T={settings['temperature']:g}")
-        return wandb.init(
+    def _open(
+        self, folder: Path, *, name: str, group: str, job_type: str, tags: Sequence[str], config: dict[str, Any]
+    ) -> wandb.Run:
+        # Read by W&B's service when it starts; offline runs would otherwise look for a server to report errors to.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        os.environ.setdefault("WANDB_SILENT", "true")
+        run = wandb.init(
             project=self._project,
             entity=self._entity,
             mode="disabled" if self._mode == "disabled" else "offline",
-            dir=point.folder,
-            name=point.name,
-            group=point.study,
-            job_type="measure",
+            dir=folder,
+            name=name,
+            group=group,
+            job_type=job_type,
             tags=tags,
-            config={**settings, "config": point.config},
+            config=config,
             # W&B's default would hand back a run that somebody left open.
             reinit="create_new",
             settings=wandb.Settings(
@@ -151,84 +165,5 @@ class WandbTracker:
                 x_disable_stats=True,  # a sampler at work would be in the walltimes
             ),
         )
-
-
-def _probe(address: str, seconds: float) -> None:
-    """Raise OSError if nobody accepts a connection at this URL: `wandb sync` would go on trying."""
-    parts = urlsplit(address)
-    host = parts.hostname or ""
-    if parts.scheme in getproxies() and not proxy_bypass(host):
-        return  # only the proxy can tell
-    port = parts.port or (80 if parts.scheme == "http" else 443)
-    answer: Future[None] = Future()
-
-    def connect() -> None:
-        try:
-            socket.create_connection((host, port), timeout=seconds).close()
-            answer.set_result(None)
-        except Exception as error:
-            answer.set_exception(error)
-
-    # A thread, because create_connection's own timeout holds for neither the name's look-up nor the addresses together.
-    Thread(target=connect, daemon=True).start()
-    try:
-        answer.result(timeout=seconds)
-    except TimeoutError:
-        raise TimeoutError(f"no connection within {seconds:g} s") from None
-
-
-def _sync(folder: Path, seconds: float) -> str:
-    """Send an offline run.
-
-    Returns:
-        where it can be seen.
-
-    Raises:
-        ConnectionError: it was not sent, with W&B's last words.
-        TimeoutError: it was not sent in time.
-    """
-    command = [sys.executable, "-m", "wandb", "sync", str(folder)]
-    # Its own log files belong to the run's, and a silent one would not say where the run can be seen.
-    environment = {**os.environ, "WANDB_DIR": str(folder.parent.parent), "WANDB_SILENT": "false"}
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"not sent within {seconds:g} s") from None
-    errors = re.findall(r"^(?:wandb: ERROR|Error:) (.*)$", done.stderr, re.MULTILINE)
-    markers = list(folder.glob("*.wandb.synced"))
-    # The exit status is 0 also where the server refused, and the marker is set also where rows were refused.
-    if errors or not markers:
-        for marker in markers:
-            marker.unlink()  # or the next `wandb sync` would pass the run by
-        raise ConnectionError(errors[-1] if errors else "wandb sync broke off")
-    address = re.search(r" at (https?://\S+)", done.stderr)
-    return address[1] if address else f"{folder} is sent"
-
-
-def read_offline_run(folder: Path) -> dict[str, Any]:
-    """Read an offline run back from its folder (.../wandb/offline-run-*), as W&B itself would show it.
-
-    Returns:
-        name, group, job_type, tags, config, summary, state ("finished", ...), exit_code, and history: what was logged,
-        step by step.
-
-    Raises:
-        RuntimeError: wandb cannot read it.
-    """
-    overview = json.loads(_inspect(folder, "--summary", "--json"))
-    records = [json.loads(line) for line in _inspect(folder, "--json").splitlines()]
-    run = next(record["run"] for record in records if record["type"] == "run")
-    history = [record["history"]["item"] for record in records if record["type"] == "history"]
-    kept = {key: overview[key] for key in ("name", "tags", "config", "summary", "state", "exit_code")}
-    return {**kept, "group": run["run_group"], "job_type": run["job_type"], "history": history}
-
-
-def _inspect(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", *options, str(folder)]
-    environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode != 0:
-        raise RuntimeError(f"wandb cannot read {folder}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+        contents.define_series(run)
+        return run

@@ -60,6 +60,20 @@ class Tracker(Protocol):
         ...
 
 
+class TrainingTracker(Protocol):
+    """Receives trained drafters."""
+
+    def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
+        """Called once a drafter is trained.
+
+        Args:
+            folder: holds the drafter, and facts as its provenance.
+            facts: what it was made of and how good it became, as JSON values.
+            study: what the training is compared within.
+        """
+        ...
+
+
 @contextmanager
 def tracked(tracker: Tracker, point: Point) -> Iterator[None]:
     """Start a point and see to its end: the body calls log_prompt and, last, finish; whatever it raises is told."""
@@ -150,7 +164,7 @@ class JsonlTracker:
 
 
 class NoTracker:
-    """Keeps nothing: for a run that wants no mirror of its files."""
+    """Keeps nothing, of points and of trainings: for a run that wants no mirror of its files."""
 
     def start(self, point: Point) -> None:
         """Do nothing."""
@@ -162,6 +176,9 @@ class NoTracker:
         """Do nothing."""
 
     def fail(self, error: BaseException) -> None:
+        """Do nothing."""
+
+    def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
         """Do nothing."""
 
 

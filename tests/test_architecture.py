@@ -69,7 +69,7 @@ def wrong(arrow: Arrow) -> bool:
     folder, library = origin.split(".")[0], imported.split(".")[0]
     if library in ("hydra", "omegaconf") and folder != "experiments":
         return True
-    if library == "wandb" and origin != "experiments.wandb_tracker":
+    if library == "wandb" and not origin.startswith("experiments.wandb_"):
         return True
     if library == "datasets" and origin != "framework.prompts.hugging_face_dataset":
         return True

@@ -13,7 +13,7 @@ from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure, timing
 from experiments.records import group_records, load_records
 from experiments.tiny_drafters import save_tiny_heads
-from experiments.wandb_tracker import read_offline_run
+from experiments.wandb_reading import read_offline_run
 from framework.cached_lm import CachedLM
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target
@@ -145,11 +145,13 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     assert all(r["metrics"]["tokens_equal_yardstick"] for r in records if r["point"]["temperature"] == 0)
     assert all(r["metrics"]["alpha/check"] for r in records)
 
-    again = run(compare, monkeypatch, capfd, f"records={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}")
-    assert all(drafter in again for drafter in drafters)
-    assert (tmp_path / "second" / "table.md").read_text() == (tmp_path / "first" / "table.md").read_text()
-    pages = [(tmp_path / folder / "report.html").read_text() for folder in ("first", "second")]
-    assert pages[0] == pages[1] and all(drafter in pages[0] for drafter in drafters)
+    for source in ("first", "first/wandb"):  # the files, and the offline runs
+        folder = tmp_path / "again" / source
+        again = run(compare, monkeypatch, capfd, f"records={tmp_path / source}", f"hydra.run.dir={folder}")
+        assert all(drafter in again for drafter in drafters)
+        assert (folder / "table.md").read_text() == (tmp_path / "first" / "table.md").read_text()
+        pages = [(each / "report.html").read_text() for each in (tmp_path / "first", folder)]
+        assert pages[0] == pages[1] and all(drafter in pages[0] for drafter in drafters)
 
     folders = f"records={tmp_path / 'first'}", f"against={tmp_path / 'first'}"
     changed = run(compare, monkeypatch, capfd, *folders, f"hydra.run.dir={tmp_path / 'third'}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments.publish import mirror
+from experiments.publish import mirror, mirror_training
 from experiments.records import load_records
 from framework.tracker import Point
 
@@ -145,6 +145,10 @@ class Breaking:
     def fail(self, error: BaseException) -> None:
         self._break("fail")
 
+    def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
+        self._name = "first"
+        self._break("log_training")
+
     def _break(self, method: str) -> None:
         if self._name == "first" and method in (self._breaks_in, "fail"):
             raise ConnectionError(f"[/graphql] broke in {method}\nand more lines")
@@ -162,3 +166,9 @@ def test_a_mirror_that_breaks_costs_one_line(tmp_path: Path, capfd: pytest.Captu
     (line,) = capfd.readouterr().err.splitlines()
     for told in ("Breaking", "first", "files are complete", "tracker=jsonl", f"[/graphql] broke in {method}"):
         assert told in line
+
+
+def test_a_mirror_that_breaks_costs_a_training_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mirror_training(tmp_path / "heads", {}, Breaking(breaks_in="log_training"), study="train")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "heads, whose files are complete" in line and "[/graphql] broke in log_training" in line

@@ -1,25 +1,20 @@
 """W&B's server is down, dumb or dead in the middle: a point never waits for it longer than 15 s, and loses nothing."""
 
 import json
-import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.wandb_tracker import read_offline_run
+from experiments.wandb_reading import read_offline_run
+from tests.wandb_server import PROMISE, DiesIn, Wandb, always, environment, refusing, serving, silent
 
 REPOSITORY = Path(__file__).parent.parent
-PROMISE = 15.0  # seconds that W&B may cost a point, as conf/tracker/wandb.yaml says
 ROWS = 20
 
 # As many points as asked for; what each of them cost is the last line.
@@ -57,127 +52,9 @@ sys.addaudithook(tell)
     + TRACKS
 )
 
-Answer = Callable[[str, str, bytes], tuple[int, dict] | None]  # of host, path and body
-
-
-class Wandb:
-    """A server that takes runs as W&B does, in as far as `wandb sync` asks, and keeps the rows it was sent."""
-
-    def __init__(self) -> None:
-        self.history: dict[str, dict[int, dict]] = {}  # run id -> step -> row
-        self.summaries: dict[str, dict] = {}
-
-    def __call__(self, host: str, path: str, body: bytes) -> tuple[int, dict]:
-        if path.endswith("/file_stream"):
-            self._keep(path.split("/")[-2], json.loads(body).get("files", {}))
-            return 200, {}
-        if "/upload/" in path:
-            return 200, {}
-        query = json.loads(body or "{}")
-        variables, operation = query.get("variables"), query.get("operationName")
-        if operation == "UpsertBucket":
-            project = {"id": "1", "name": "p", "entity": {"id": "2", "name": "e"}}
-            bucket = {"id": "3", "name": variables["name"], "displayName": "n", "config": "{}", "historyLineCount": 0}
-            return 200, {"data": {"upsertBucket": {"bucket": {**bucket, "project": project}, "inserted": True}}}
-        if operation == "CreateRunFiles":
-            files = [{"name": name, "uploadUrl": f"http://{host}/upload/{name}"} for name in variables["files"]]
-            return 200, {"data": {"createRunFiles": {"runID": "3", "uploadHeaders": [], "files": files}}}
-        if operation == "CreateArtifact":  # the table is uploaded as a file as well
-            return 400, {"errors": [{"message": "this server has no artifacts"}]}
-        return 200, {"data": {}}
-
-    def _keep(self, run: str, files: dict[str, Any]) -> None:
-        rows = files.get("wandb-history.jsonl", {"content": []})
-        for row in map(json.loads, rows["content"]):
-            self.history.setdefault(run, {})[row["_step"]] = row
-        for summary in files.get("wandb-summary.json", {"content": []})["content"]:
-            self.summaries[run] = json.loads(summary)
-
-
-class DiesIn:
-    """Takes runs as W&B does until the first path or body with this in it; from then on it answers nothing."""
-
-    def __init__(self, word: str) -> None:
-        self._word = word
-        self._dead = threading.Event()
-        self._alive = Wandb()
-
-    def __call__(self, host: str, path: str, body: bytes) -> tuple[int, dict] | None:
-        if self._word in path or self._word.encode() in body:
-            self._dead.set()
-        return None if self._dead.is_set() else self._alive(host, path, body)
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """The address of a server on this machine; an answer of None keeps its client waiting."""
-    over = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            given = answer(self.headers["Host"], self.path, body)
-            if given is None:
-                over.wait(60)
-                self.close_connection = True
-                return
-            content = json.dumps(given[1]).encode()
-            self.send_response(given[0])
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_PUT = do_POST
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_: object) -> None:
-            """A client that was stopped is no news here."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        over.set()
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
-def refusing() -> Iterator[str]:
-    """An address at which nobody listens."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{nobody.getsockname()[1]}"
-
-
-@contextmanager
-def silent() -> Iterator[str]:
-    """An address that accepts connections, and that is all."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def always(status: int, message: str) -> Callable[[], Any]:
-    return lambda: serving(lambda *_: (status, {"errors": [{"message": message}]}))
-
 
 def refuses_rows(host: str, path: str, body: bytes) -> tuple[int, dict]:
     return (404, {}) if path.endswith("/file_stream") else Wandb()(host, path, body)
-
-
-def environment(folder: Path, address: str, *, key: str | None = "a" * 40) -> dict[str, str]:
-    """This process's, without what it knows of W&B and of proxies, and with a home of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    kept = {name: value for name, value in kept.items() if not name.startswith("WANDB_")}
-    kept |= {"HOME": str(folder / "home"), "PYTHONPATH": str(REPOSITORY), "WANDB_BASE_URL": address}
-    return kept | ({"WANDB_API_KEY": key} if key else {})
 
 
 def knobs(**changed: object) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.wandb_tracker import WandbTracker, read_offline_run
+from experiments.wandb_reading import read_offline_run
+from experiments.wandb_tracker import WandbTracker
 from framework.tracker import JsonlTracker, NoTracker, Point, Tracker, tracked
 
 REPOSITORY = Path(__file__).parent.parent
@@ -164,7 +165,8 @@ def test_a_wandb_run_holds_config_alpha_and_walltime(offline_runs: dict[str, dic
     point = make_point(Path(), gamma)
     assert run["config"] == {**point.settings, "config": point.config, "commit": "0123abc"}
     summary = {key: value for key, value in run["summary"].items() if not key.startswith("_")}
-    assert summary.pop("prompts")["nrows"] == 2
+    assert summary.pop("prompts")["nrows"] == summary.pop("round_time_table")["nrows"] == 2
+    assert summary.pop("tokens")["_type"] == "html-file"
     histogram = summary.pop("accepted_per_round")
     assert (histogram["values"], histogram["bins"]) == ([7, 4, 2, 0, 1], [0, 1, 2, 3, 4, 5])
     assert summary == {

@@ -1,0 +1,56 @@
+"""Prompts as an HTML table in which every token is coloured by who produced it."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+# Who produced a token: what that means, and how it looks, told apart by more than the colour.
+PRODUCERS = {
+    "accepted": ("drafted, and kept", "background:#d3eee4"),
+    "replaced": ("the target's, in place of a drafted one", "background:#fadccb;border-bottom:2px solid #b84c00"),
+    "bonus": ("the target's, behind a draft kept whole", "background:#d4e6f7;border-bottom:2px dotted #005f9e"),
+    "plain": ("the target's, where nothing was drafted", "background:#ececea"),
+}
+STYLE = """body{font:13px/1.5 system-ui,sans-serif;color:#1d1d1d;background:#fff;margin:8px}
+table{border-collapse:collapse}
+th,td{text-align:left;vertical-align:top;padding:4px 10px 4px 0;border-bottom:1px solid #ddd}
+td.tokens{font-family:ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}"""
+
+
+def token_table(rows: Sequence[dict[str, Any]]) -> str:
+    """A page that asks nothing of a network, with a line per prompt: its name, alpha, tau and tokens.
+
+    Args:
+        rows: of prompts, as records hold them. Text beyond the `tokens` that were recorded is not coloured.
+    """
+    style = STYLE + "".join(f"\n.{producer}{{{look}}}" for producer, (_, look) in PRODUCERS.items())
+    legend = " · ".join(
+        f'<span class="{producer}">{producer}</span> {meaning}' for producer, (meaning, _) in PRODUCERS.items()
+    )
+    lines = "\n".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
+    return (
+        f'<!doctype html><meta charset="utf-8"><style>{style}</style><p>{legend}</p>\n'
+        f"<table><thead><tr><th>prompt<th>α<th>τ<th>tokens</tr></thead>\n<tbody>{lines}</tbody></table>\n"
+    )
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    numbers = ["–" if row.get(key) is None else f"{row[key]:.2f}" for key in ("alpha", "tau")]
+    cells = [html.escape(str(row.get("name", ""))), *numbers]
+    tokens, text = row.get("tokens") or [], str(row.get("text", ""))
+    coloured = "".join(token["text"] for token in tokens)
+    rest = text[len(coloured) :] if text.startswith(coloured) else ""
+    shown = "".join(map(_token, tokens)) + html.escape(rest)
+    return [*(f"<td>{cell}</td>" for cell in cells), f'<td class="tokens">{shown}</td>']
+
+
+def _token(token: dict[str, Any]) -> str:
+    """A token, and as a hint its probabilities and what the drafter had proposed there."""
+    hint = ", ".join([token["producer"], *_probabilities(token)])
+    if drafted := token.get("instead_of"):
+        hint += ", instead of " + ", ".join([repr(drafted["text"]), *_probabilities(drafted)])
+    return f'<span class="{token["producer"]}" title="{html.escape(hint)}">{html.escape(token["text"])}</span>'
+
+
+def _probabilities(token: dict[str, Any]) -> list[str]:
+    return [f"{letter} {token[letter]:.3f}" for letter in ("p", "q") if token.get(letter) is not None]
