@@ -20,11 +20,13 @@ def announce(doing: str) -> None:
 
 
 @contextmanager
-def one_line_errors(*, interrupted: str = "every prompt that was finished is in prompts.jsonl") -> Iterator[None]:
+def one_line_errors(
+    *, interrupted: str | None = "every prompt that was finished is in prompts.jsonl"
+) -> Iterator[None]:
     """Turn errors that explain themselves into one line and exit code 1; anything else is a bug and keeps its trace.
 
     Args:
-        interrupted: what to say about an interruption: where everything is.
+        interrupted: what to say about an interruption: where everything is. None lets it pass.
     """
     try:
         yield
@@ -32,6 +34,8 @@ def one_line_errors(*, interrupted: str = "every prompt that was finished is in 
         # A constructor's own message says what was given, what is allowed and which key to change.
         raise CompactHydraException(f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}") from None
     except KeyboardInterrupt:
+        if interrupted is None:
+            raise
         raise CompactHydraException(f"interrupted; {interrupted}") from None
     except (ValueError, OSError, FloatingPointError, ImportError, OmegaConfBaseException) as error:
         first_line = str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)

@@ -1,33 +1,80 @@
 """Measure one point, or many with -m: `python -m experiments.measure drafter=ngram gamma.gamma=4`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
 from experiments.entry_point import one_line_errors
+from experiments.kept import kept_by_process
 from experiments.measurement import measure
 from experiments.publish import mirror, print_report
+from experiments.records import Record
+from framework.tracker import ERROR_FILE, describe, write_json
 
 register_resolvers()
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="measure")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors():
-        choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
-        sampling, tracker = build_sampling(cfg), build_tracker(cfg)
-        name, study = choices["drafter"], choices.get("study") or "measure"
-        target, plan, drafters = prepare(cfg, {name: cfg.drafter})
-        subject = build_subject(
-            cfg, name, drafters[name], target, sampling, study=study, folder=folder, compiled=plan.compiled
-        )
-        records = measure([subject], target, sampling, plan)
-        mirror(records, tracker, folder=folder)
-        print_report(records, folder)
-        subject.raise_error()
+    register_resolvers()  # a launcher's processes find this function, not its module
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    if HydraConfig.get().mode is not RunMode.MULTIRUN:
+        with one_line_errors():
+            print_report([measure_point(cfg, folder)], folder)
+        return
+    with one_line_errors(interrupted=None), error_on_disk(cfg, folder):
+        print_briefly(measure_point(cfg, folder))
+
+
+def measure_point(cfg: DictConfig, folder: Path) -> Record:
+    """Measure what a config describes, on what this process has loaded already.
+
+    Returns:
+        the record, which is in the folder and with the tracker by then.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key. What else a part raises passes through.
+    """
+    choices, kept = HydraConfig.get().runtime.choices, kept_by_process()
+    sampling, tracker = build_sampling(cfg), build_tracker(cfg)
+    name, study = choices["drafter"], choices.get("study") or "measure"
+    target, plan, drafters = prepare(cfg, {name: cfg.drafter}, kept)
+    subject = build_subject(
+        cfg, name, drafters[name], target, sampling, study=study, folder=folder, compiled=plan.compiled, kept=kept
+    )
+    records = measure([subject], target, sampling, plan, kept)
+    subject.raise_error()
+    mirror(records, tracker, folder=folder)
+    return records[0]
+
+
+@contextmanager
+def error_on_disk(cfg: DictConfig, folder: Path) -> Iterator[None]:
+    """Leave an error.json of whatever is raised, be it before there is a point; say so, since the sweep goes on."""
+    try:
+        yield
+    except Exception as error:
+        if not list(folder.rglob(ERROR_FILE)):
+            known = {"name": folder.name, "point": {}, "config": OmegaConf.to_container(cfg)}
+            write_json(folder / ERROR_FILE, known | describe(error))
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        Console(stderr=True).print(f"failed: {reason}", style="red", markup=False, soft_wrap=True)
+        raise
+
+
+def print_briefly(record: Record) -> None:
+    """A point's line; the table comes when the sweep ends."""
+    metrics = record["metrics"]
+    figures = {"τ": metrics.get("tau"), "α": metrics.get("alpha/empirical"), "speedup": metrics.get("speedup/measured")}
+    told = ", ".join(f"{name} {value:.2f}" for name, value in figures.items() if value is not None)
+    print(f"{record['name']}: {told}", flush=True)
 
 
 if __name__ == "__main__":
