@@ -6,13 +6,14 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
 from experiments.entry_point import one_line_errors
-from experiments.kept import kept_by_process
+from experiments.kept import Kept, kept_by_process
 from experiments.measurement import measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record
@@ -27,14 +28,17 @@ def main(cfg: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if HydraConfig.get().mode is not RunMode.MULTIRUN:
         with one_line_errors():
-            print_report([measure_point(cfg, folder)], folder)
+            print_report([measure_point(cfg, folder, Kept())], folder)
         return
     with one_line_errors(interrupted=None), error_on_disk(cfg, folder):
-        print_briefly(measure_point(cfg, folder))
+        print_briefly(measure_point(cfg, folder, kept_by_process()))
 
 
-def measure_point(cfg: DictConfig, folder: Path) -> Record:
-    """Measure what a config describes, on what this process has loaded already.
+def measure_point(cfg: DictConfig, folder: Path, kept: Kept) -> Record:
+    """Measure what a config describes.
+
+    Args:
+        kept: what was loaded for earlier points.
 
     Returns:
         the record, which is in the folder and with the tracker by then.
@@ -42,7 +46,7 @@ def measure_point(cfg: DictConfig, folder: Path) -> Record:
     Raises:
         ValueError, OSError: the message names the yaml key. What else a part raises passes through.
     """
-    choices, kept = HydraConfig.get().runtime.choices, kept_by_process()
+    choices = HydraConfig.get().runtime.choices
     sampling, tracker = build_sampling(cfg), build_tracker(cfg)
     name, study = choices["drafter"], choices.get("study") or "measure"
     target, plan, drafters = prepare(cfg, {name: cfg.drafter}, kept)
@@ -61,10 +65,12 @@ def error_on_disk(cfg: DictConfig, folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # A constructor's own message says what was given, what is allowed and which key to change.
+        told = (error.__cause__ or error) if isinstance(error, InstantiationException) else error
         if not list(folder.rglob(ERROR_FILE)):
-            known = {"name": folder.name, "point": {}, "config": OmegaConf.to_container(cfg)}
-            write_json(folder / ERROR_FILE, known | describe(error))
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            known = {"name": folder.name, "study": None, "point": {}, "config": OmegaConf.to_container(cfg)}
+            write_json(folder / ERROR_FILE, known | describe(told))
+        reason = describe(told)["error"].splitlines()[0]
         Console(stderr=True).print(f"failed: {reason}", style="red", markup=False, soft_wrap=True)
         raise
 

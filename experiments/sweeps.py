@@ -53,7 +53,7 @@ def claim(planned: Path, sweep: Sweep, *, is_chosen: bool) -> tuple[Path, FileLo
         is_chosen: whether the user named the folder; then there is no looking for another.
 
     Returns:
-        the folder, and the lock on it: no other process can claim it until it is released, or this process ends.
+        the folder, and the lock on it, which is held: until it is released, or this process ends, no other gets it.
 
     Raises:
         ValueError: another sweep has the planned folder, or another process works there.

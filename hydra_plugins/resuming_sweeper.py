@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import JobReturn, filter_overrides
+from hydra.core.utils import JobReturn
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
@@ -27,19 +27,18 @@ class ResumingSweeper(BasicSweeper):
             return self._sweep(arguments)
 
     def _sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        assert self.config is not None and self.launcher is not None
+        assert self.config is not None
         configs, overrides = self._points(arguments)
         check_cores(self.config.hydra.launcher, list(configs.values()))
         sweep = Sweep.of(overrides, {name: _task_text(cfg) for name, cfg in configs.items()})
         named_by_user = any(text.startswith("hydra.sweep.dir=") for text in self.config.hydra.overrides.hydra)
         folder, lock = claim(Path(self.config.hydra.sweep.dir), sweep, is_chosen=named_by_user)
-        with flag_override(self.config, ["readonly", "struct"], [False, False]):
-            self.config.hydra.sweep.dir = str(folder)
-        with lock:
+        try:
+            with flag_override(self.config, ["readonly", "struct"], [False, False]):
+                self.config.hydra.sweep.dir = str(folder)
             OmegaConf.save(self.config, folder / "multirun.yaml")
             lacking = sweep.without_record(folder)
-            done = len(sweep.overrides) - len(lacking)
-            if done:
+            if done := len(sweep.overrides) - len(lacking):
                 print(
                     f"goes on in {folder}: {done} of {len(sweep.overrides)} points have a record; "
                     "hydra.sweep.dir=OTHER measures all of them anew",
@@ -50,17 +49,24 @@ class ResumingSweeper(BasicSweeper):
             # What shares a target and a drafter is measured in a row, so that either is loaded once.
             seen: dict[str, int] = {}
             lacking.sort(key=lambda name: [seen.setdefault(text, len(seen)) for text in _models(configs[name])])
-            jobs = [_in_place(folder, name, overrides[name]) for name in lacking]
-            results, stopped = [], ""
-            try:
-                for chunk in self.split_overrides_to_chunks(jobs, self.max_batch_size) if jobs else []:
-                    results.append(self.launcher.launch(chunk, initial_job_idx=0))
-            except KeyboardInterrupt:
-                stopped = "interrupted; "
-            except Exception as error:  # the launcher's own: a process of its died, or was not to be had
-                stopped = f"the launcher stopped ({type(error).__name__}: {error}); "
+            results, stopped = self._launch([_in_place(folder, name, overrides[name]) for name in lacking])
             self._conclude(folder, sweep, stopped)
+        finally:
+            lock.release()
         return results
+
+    def _launch(self, jobs: list[list[str]]) -> tuple[list[Sequence[JobReturn]], str]:
+        """Measure; says how it ended, if something other than a point's own error ended it."""
+        assert self.launcher is not None
+        results: list[Sequence[JobReturn]] = []
+        try:
+            for chunk in self.split_overrides_to_chunks(jobs, self.max_batch_size) if jobs else []:
+                results.append(self.launcher.launch(chunk, initial_job_idx=0))
+        except KeyboardInterrupt:
+            return results, "interrupted; "
+        except Exception as error:  # the launcher's own: a process of its died, or was not to be had
+            return results, f"the launcher stopped ({type(error).__name__}: {error}); "
+        return results, ""
 
     def _conclude(self, folder: Path, sweep: Sweep, stopped: str) -> None:
         """Show all records of the sweep.
@@ -78,10 +84,11 @@ class ResumingSweeper(BasicSweeper):
             # Hydra calls it after a sweep without an error only; tables of what there is are welcome all the same.
             self.hydra_context.callbacks.on_multirun_end(config=self.config, config_name=None)
         number = f"{len(lacking)} of {len(sweep.overrides)} points have no record; the same command measures them again"
-        lines = [
-            f"  {folder / name}: {' '.join(filter_overrides(sweep.overrides[name]))}: {error_of(folder / name)}"
-            for name in lacking
-        ]
+        shared = set.intersection(*map(set, sweep.overrides.values()))
+        lines = []
+        for name in lacking:
+            own = " ".join(override for override in sweep.overrides[name] if override not in shared)
+            lines.append(f"  {folder / name} ({own}): {error_of(folder / name)}")
         raise CompactHydraException("\n".join([stopped + number, *lines]))
 
     def _points(self, arguments: list[str]) -> tuple[dict[str, DictConfig], dict[str, list[str]]]:
