@@ -17,7 +17,7 @@ from experiments.kept import Kept, kept_by_process
 from experiments.measurement import measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record
-from framework.tracker import ERROR_FILE, describe, write_json
+from framework.tracker import ERROR_FILE, JsonlTracker, describe, write_json
 
 register_resolvers()
 
@@ -34,11 +34,12 @@ def main(cfg: DictConfig) -> None:
         print_briefly(measure_point(cfg, folder, kept_by_process()))
 
 
-def measure_point(cfg: DictConfig, folder: Path, kept: Kept) -> Record:
+def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None) -> Record:
     """Measure what a config describes.
 
     Args:
         kept: what was loaded for earlier points.
+        files: writes the point's files, where somebody else wants to hear of its prompts, too.
 
     Returns:
         the record, which is in the folder and with the tracker by then.
@@ -48,11 +49,12 @@ def measure_point(cfg: DictConfig, folder: Path, kept: Kept) -> Record:
     """
     choices = HydraConfig.get().runtime.choices
     sampling, tracker = build_sampling(cfg), build_tracker(cfg)
-    name, study = choices["drafter"], choices.get("study") or "measure"
+    name, study = choices["drafter"], choices.get("study") or HydraConfig.get().job.name
     target, plan, drafters = prepare(cfg, {name: cfg.drafter}, kept)
     subject = build_subject(
         cfg, name, drafters[name], target, sampling, study=study, folder=folder, compiled=plan.compiled, kept=kept
     )
+    subject.tracker = files or subject.tracker
     records = measure([subject], target, sampling, plan, kept)
     subject.raise_error()
     mirror(records, tracker, folder=folder)

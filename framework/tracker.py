@@ -115,7 +115,7 @@ class JsonlTracker:
         """
         assert self._point is not None, "finish comes after start"
         write_json(self._point.folder / self._point.name / RECORD_FILE, record)
-        self._close()
+        self.close()
 
     def fail(self, error: BaseException) -> None:
         """Write error.json: the point's settings, the error and its traceback."""
@@ -126,9 +126,10 @@ class JsonlTracker:
         try:
             write_json(point.folder / point.name / ERROR_FILE, known | describe(error))
         finally:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the point as it is, with the prompts that were logged."""
         if self._prompts is not None:
             self._prompts.close()
         self._prompts = self._point = None
