@@ -48,12 +48,10 @@ def test_trials_are_measured_points_and_go_on_after_a_kill(tiny, tmp_path, monke
     run(monkeypatch, *tiny, f"folder={tmp_path}", "trials=4", f"hydra.run.dir={tmp_path}")
 
     trials = study_in(tmp_path).get_trials()
-    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2 + [TrialState.FAIL] + [
-        TrialState.COMPLETE
-    ] * 2
+    whole, failed = TrialState.COMPLETE, TrialState.FAIL
+    assert [trial.state for trial in trials] == [whole, whole, failed, whole, whole]
     assert trials[3].params == killed.params  # what the kill took is measured first
-    records = {record["config"]["drafter"]["_target_"]: record for record in load_records(tmp_path)}
-    assert len(load_records(tmp_path)) == 4 and records and not list(tmp_path.rglob("error.json"))
+    assert len(load_records(tmp_path)) == 4 and not list(tmp_path.rglob("error.json"))
     for trial in (trials[place] for place in (0, 1, 3, 4)):
         (record,) = load_records(tmp_path / f"trial-{trial.number:04d}")
         point = record["point"]
@@ -102,10 +100,8 @@ def test_a_wrong_search_costs_no_trial(tiny, tmp_path, monkeypatch, capfd, wrong
 
 def test_a_hopeless_trial_is_ended_early(tmp_path):
     """Ten prompts at half the speed of four earlier trials: the third is the last, and no error is left."""
-    study = optuna.create_study(
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=search.PROMPTS_BEFORE),
-    )
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=search.PROMPTS_BEFORE)
+    study = optuna.create_study(direction="maximize", pruner=pruner)
 
     def measured(speed: float) -> int:
         trial = study.ask()
