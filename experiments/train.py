@@ -170,7 +170,9 @@ def main(cfg: DictConfig) -> None:
         train(cfg, drafter, folder)
         write_trainings(Path(cfg.folder))
         print_trainings(read_trainings(folder))
-        print(f"Next: python -m experiments.measure drafter={drafter} {cfg.training.loaded_by}={relative(folder)}")
+        target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
+        trained = f"{cfg.training.loaded_by}={relative(folder)}"
+        print(" ".join(["Next: python -m experiments.measure", *target, f"drafter={drafter}", trained]))
 
 
 if __name__ == "__main__":

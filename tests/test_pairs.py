@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from experiments.pairs import Pairs, read_pairs
-from framework.distillation import Distillation
 from framework.medusa_training import NO_LABEL, MedusaTraining, output_layer_input
 from framework.prompts.prompt_source import Text
 from framework.tiny_models import tiny_target
@@ -47,8 +46,6 @@ def test_what_cannot_be_trained_on_is_refused(target):
         pairs_of(target, longest=2)
     with pytest.raises(ValueError, match=r"prompts\.source gives alone, which has no reference"):
         read_pairs(Source([Text("alone", "", "ab")]), text="prompts.source")
-    with pytest.raises(ValueError, match="target has an encoder"):
-        Distillation(target, loss="forward_kl", path=None, config={})
 
 
 def test_fillers_change_nothing(target):

@@ -56,9 +56,12 @@ def weights(folder) -> dict[str, torch.Tensor]:
     return load_file(folder / "heads.safetensors")
 
 
+def target_path(tiny: list[str]) -> str:
+    return next(entry for entry in tiny if entry.startswith("target.path=")).split("=")[1]
+
+
 def target_of(tiny: list[str]):
-    path = next(entry for entry in tiny if entry.startswith("target.path=")).split("=")[1]
-    return load_target(path=path, dtype="float32", device="cpu", attention="sdpa", context=None)
+    return load_target(path=target_path(tiny), dtype="float32", device="cpu", attention="sdpa", context=None)
 
 
 @pytest.mark.parametrize(("data", "prompt_tokens"), [("texts", 8), ("samples", 8), ("samples", "null")])
@@ -69,7 +72,9 @@ def test_a_killed_training_resumes_to_the_same_heads(tiny, tmp_path, monkeypatch
                "held_out.source.split_on=line", "held_out_windows=2"]  # fmt: skip
     out = run(monkeypatch, capfd, *command, f"folder={tmp_path / 'whole'}")
     assert "step 3: loss=" in out and ", head 1 top-1=" in out and "going on" not in out
-    assert f"drafter.path={tmp_path / 'whole'}" in out
+    assert (
+        f"target.path={target_path(tiny)} target.dtype=float32 drafter=medusa drafter.path={tmp_path / 'whole'}" in out
+    )
 
     loss, calls = MedusaTraining.loss, []
 

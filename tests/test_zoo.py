@@ -9,14 +9,18 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from drafters.small_transformer import SmallTransformer
 from experiments.assemble import ZOO, register_resolvers
 from experiments.hugging_face import HuggingFaceGenerate
+from experiments.quality import quality
 from framework.autoregressive import Autoregressive
 from framework.engine import Engine
 from framework.equality import differences, within_float32
 from framework.gamma_policies.fixed import Fixed
 from framework.pretrained import load_draft_model, load_target
+from framework.prompts.grammar_pairs import GrammarPairs
 from framework.prompts.prompt_set import make_prompts
+from framework.prompts.prompt_source import Text
 from framework.prompts.standard_library import StandardLibrary
 from framework.sampling import Sampling
 from framework.stopping import Stopping
@@ -121,8 +125,82 @@ def test_the_models_are_as_good_as_their_provenance_says():
     assert abs(claimed["held_out_alpha"] - alpha) < 0.1
 
 
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def test_the_zoo_is_small_and_says_where_it_comes_from():
     claimed = json.loads((ZOO / "provenance.json").read_text())
-    assert sum(path.stat().st_size for path in ZOO.rglob("*") if path.is_file()) < 16 * 2**20
+    translation = size_of(ZOO / "translation")
+    assert translation < 10e6 and size_of(ZOO) - translation < 16 * 2**20
     assert claimed["corpus"]["fingerprint"] and claimed["corpus"]["licences"]["standard library"]
     assert claimed["target"]["parameters"] > 8 * claimed["drafter"]["parameters"]
+
+
+TRANSLATION = ZOO / "translation"
+SENTENCES = 80
+
+
+@cache
+def translator() -> Target:
+    return load_target(path=str(TRANSLATION / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
+
+
+@cache
+def sentences() -> list[Text]:
+    return list(GrammarPairs(split="held_out", size=1000, seed=0).texts())[:SENTENCES]
+
+
+@cache
+def sources() -> list[list[int]]:
+    return [translator().tokenizer(sentence.text)["input_ids"] for sentence in sentences()]
+
+
+@cache
+def ending() -> Stopping:
+    return Stopping(max_new_tokens=64, eos_ids=(translator().tokenizer.eos_token_id,))
+
+
+@cache
+def translations() -> list[list[int]]:
+    plain = Autoregressive(target=translator(), sampling=GREEDY)
+    return plain.generate(sources(), stopping=ending(), seeds=[0] * SENTENCES).tokens
+
+
+def test_the_translation_target_writes_german():
+    claimed = json.loads((TRANSLATION / "provenance.json").read_text())
+    assert claimed["target"]["quality/bleu"] >= 90
+    written = [translator().tokenizer.decode(tokens, skip_special_tokens=True) for tokens in translations()]
+    assert quality(written, [sentence.reference for sentence in sentences()])["quality/bleu"] >= 90
+    sizes = [claimed[f"drafter_{size}"] for size in ("small", "base", "large")]
+    for measure in ("parameters", "alpha"):
+        assert [each[measure] for each in sizes] == sorted(each[measure] for each in sizes)
+
+
+def test_the_translation_target_writes_what_hugging_face_has_it_write():
+    theirs = HuggingFaceGenerate(target=translator(), sampling=GREEDY)
+    some = range(0, SENTENCES, 4)
+    got = [theirs.generate([sources()[i]], stopping=ending(), seeds=[0]).tokens[0] for i in some]
+    found = differences(translator(), [sources()[i] for i in some], [translations()[i] for i in some], got)
+    assert within_float32(found, sum(map(len, got))), found
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("size", ["small", "base", "large"])
+def test_translations_with_each_drafter_are_the_targets_own(size, batch_size):
+    path = str(TRANSLATION / f"drafter_{size}")
+    model = load_draft_model(path=path, dtype="float32", attention="sdpa")
+    drafter = SmallTransformer(translator(), model=model)
+    engine = Engine(
+        target=translator(),
+        drafter=drafter,
+        verifier=standard_rule(drafter.law, drafter.shape),
+        gamma_policy=Fixed(gamma=4),
+        sampling=GREEDY,
+    )
+    got = []
+    for first in range(0, 40, batch_size):
+        batch = sources()[first : first + batch_size]
+        got += engine.generate(batch, stopping=ending(), seeds=[0] * len(batch)).tokens
+    found = differences(translator(), sources()[:40], translations()[:40], got)
+    assert within_float32(found, sum(map(len, got))), found
