@@ -1,5 +1,6 @@
 """What the points of one process share: what is loaded is not loaded again."""
 
+import gc
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -21,11 +22,15 @@ class Kept:
     def thing(self, made_of: str, make: Callable[[], T]) -> T:
         """The thing that is made of this; made only if the kept one was made of something else."""
         if made_of != self._made_of:
-            # Gone before the next is loaded: both may not fit into memory.
-            self._made_of, self._thing, self._parts = None, None, {}
+            self.forget()
             self._thing = make()
             self._made_of = made_of
         return self._thing
+
+    def forget(self) -> None:
+        """Free its memory, before another is loaded: both may not fit."""
+        self._made_of, self._thing, self._parts = None, None, {}
+        gc.collect()  # programs hold themselves
 
     def part(self, made_of: str, make: Callable[[], T]) -> T:
         """What was made for the thing, and goes with it."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import clear_frames
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -30,8 +31,9 @@ def main(cfg: DictConfig) -> None:
         with one_line_errors():
             print_report([measure_point(cfg, folder, Kept())], folder)
         return
-    with one_line_errors(interrupted=None), error_on_disk(cfg, folder):
-        print_briefly(measure_point(cfg, folder, kept_by_process()))
+    kept = kept_by_process()
+    with one_line_errors(interrupted=None), error_on_disk(cfg, folder, kept):
+        print_briefly(measure_point(cfg, folder, kept))
 
 
 def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None) -> Record:
@@ -62,8 +64,8 @@ def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker
 
 
 @contextmanager
-def error_on_disk(cfg: DictConfig, folder: Path) -> Iterator[None]:
-    """Leave an error.json of whatever is raised, be it before there is a point; say so, since the sweep goes on."""
+def error_on_disk(cfg: DictConfig, folder: Path, kept: Kept) -> Iterator[None]:
+    """Leave an error.json of whatever is raised, be it before there is a point, and nothing else: others go on."""
     try:
         yield
     except Exception as error:
@@ -74,6 +76,9 @@ def error_on_disk(cfg: DictConfig, folder: Path) -> Iterator[None]:
             write_json(folder / ERROR_FILE, known | describe(told))
         reason = describe(told)["error"].splitlines()[0]
         Console(stderr=True).print(f"failed: {reason}", style="red", markup=False, soft_wrap=True)
+        # Nothing that broke is used again, and what lacked memory holds none.
+        kept.forget()
+        clear_frames(error.__traceback__)
         raise
 
 

@@ -74,14 +74,17 @@ def check_space(cfg: DictConfig) -> dict[str, Any]:
     space: dict[str, Any] = _plain(cfg)["over"]
     set_by_hand = {override.split("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     for key, values in space.items():
-        is_range = isinstance(values, dict) and {"low", "high"} <= set(values) <= {"low", "high", "step"}
-        numbers = list(values.values()) if is_range else []
-        is_range = is_range and all(type(number) in (int, float) for number in numbers) and numbers[0] <= numbers[1]
-        if not is_range and not (isinstance(values, list) and values):
+        if not (_is_range(values) or (isinstance(values, list) and values)):
             raise ValueError(f"over.{key} is {values!r}; allowed: a list, or {{low: 1, high: 8, step: 1}}")
         if key in set_by_hand:
-            raise ValueError(f"{key} is set, and over.{key} searches for it; leave out one of them (~over.{key})")
+            raise ValueError(f"{key} is set, and over.{key} searches for it; leave out one of them")
     return space
+
+
+def _is_range(values: Any) -> bool:
+    if not isinstance(values, dict) or not {"low", "high"} <= set(values) <= {"low", "high", "step"}:
+        return False
+    return all(type(number) in (int, float) for number in values.values()) and values["low"] <= values["high"]
 
 
 def measure_trial(
@@ -93,7 +96,7 @@ def measure_trial(
     print(f"trial {trial.number}: {in_words(chosen)}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     state, speedup = TrialState.FAIL, None
-    with point_config(chosen) as point_cfg, suppress(Exception), error_on_disk(point_cfg, folder):
+    with point_config(chosen) as point_cfg, suppress(Exception), error_on_disk(point_cfg, folder, kept):
         try:
             speedup = measure_point(point_cfg, folder, kept, EndedEarly(trial))["metrics"][METRIC]
             state = TrialState.COMPLETE

@@ -31,7 +31,9 @@ class ResumingSweeper(BasicSweeper):
         configs, overrides = self._points(arguments)
         check_cores(self.config.hydra.launcher, list(configs.values()))
         sweep = Sweep.of(overrides, {name: _task_text(cfg) for name, cfg in configs.items()})
-        named_by_user = any(text.startswith("hydra.sweep.dir=") for text in self.config.hydra.overrides.hydra)
+        named_by_user = any(
+            text.lstrip("+").startswith("hydra.sweep.dir=") for text in self.config.hydra.overrides.hydra
+        )
         folder, lock = claim(Path(self.config.hydra.sweep.dir), sweep, is_chosen=named_by_user)
         try:
             with flag_override(self.config, ["readonly", "struct"], [False, False]):
