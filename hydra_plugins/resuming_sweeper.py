@@ -31,10 +31,8 @@ class ResumingSweeper(BasicSweeper):
         configs, overrides = self._points(arguments)
         check_cores(self.config.hydra.launcher, list(configs.values()))
         sweep = Sweep.of(overrides, {name: _task_text(cfg) for name, cfg in configs.items()})
-        named_by_user = any(
-            text.lstrip("+").startswith("hydra.sweep.dir=") for text in self.config.hydra.overrides.hydra
-        )
-        folder, lock = claim(Path(self.config.hydra.sweep.dir), sweep, is_chosen=named_by_user)
+        given = [text.lstrip("+").split("=")[0] for text in self.config.hydra.overrides.hydra]
+        folder, lock = claim(Path(self.config.hydra.sweep.dir), sweep, is_chosen="hydra.sweep.dir" in given)
         try:
             with flag_override(self.config, ["readonly", "struct"], [False, False]):
                 self.config.hydra.sweep.dir = str(folder)
