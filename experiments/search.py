@@ -27,7 +27,7 @@ from framework.tracker import JsonlTracker, write_json
 
 STUDY = "speed"
 METRIC, SECONDS = "speedup/measured", "seconds"
-PROMPTS_BEFORE = 2  # a trial is ended, if it is slower by then than others were after as many
+LEAST_PROMPTS = 3  # before that no trial is ended
 OF_THE_SEARCH = ("over", "trials", "minutes", "unpruned", "folder")  # keys that no point knows
 MAY_GROW = ("trials", "minutes", "folder")  # keys that the same search may have other values of
 ENDS = {TrialState.COMPLETE: "measured", TrialState.PRUNED: "ended early", TrialState.FAIL: "failed"}
@@ -59,7 +59,7 @@ def search(cfg: DictConfig) -> optuna.Study:
     ended = study.get_trials(deepcopy=False, states=tuple(ENDS))
     # Another seed after every resumption: the same one would draw the same points again.
     study.sampler = gaussian_process(cfg.seed + len(ended), deterministic=False)
-    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=cfg.unpruned, n_warmup_steps=PROMPTS_BEFORE)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=cfg.unpruned, n_warmup_steps=LEAST_PROMPTS)
     while budget.share_spent(len(trials := judged(study)), sum(trial.user_attrs[SECONDS] for trial in trials)) < 1:
         measure_trial(cfg, study, study.ask(), space, kept)
     return study
