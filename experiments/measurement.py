@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
+import numpy as np
 import torch
 from rich.progress import Progress
 
@@ -36,7 +37,8 @@ from framework.target import Target
 from framework.tracker import JsonlTracker, Point
 from framework.verifiers.verifier import Guarantee
 
-PART_REPEATS = 9  # how often each part of a round is timed alone beside every batch
+PART_BATCHES = 8  # beside so many batches at most, spread over all, the parts of a round are timed alone
+PART_REPEATS = 9  # how often each of them
 COSTS_REPEATS = 25  # and for gamma policies, which are told once
 WARM_UP_TOKENS = 8
 
@@ -165,6 +167,8 @@ class _Bench:
         self._loops = {YARDSTICK: drafting_nothing(subjects[0].engine)} if subjects else {}
         self._loops |= {subject.point.name: subject.engine for subject in subjects}
         self.beside: dict[str, list[tuple[Timed, Parts]]] = {name: [] for name in self._loops}
+        num_batches = len(plan.batches())
+        self._beside_parts = set(np.linspace(0, num_batches - 1, min(num_batches, PART_BATCHES)).astype(int).tolist())
         self.runs: Runs = {name: [[] for _ in range(plan.repeats)] for name in self.decoders}
 
     @property
@@ -202,7 +206,7 @@ class _Bench:
                     decoder, stopping = self.decoders[name], self.plan.stopping
                     run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
                     self.runs[name][repeat].append(run)
-                    if repeat == 0 and name in self._loops:
+                    if repeat == 0 and name in self._loops and batch.number in self._beside_parts:
                         parts = self._parts(self._loops[name], batch, run.generation.tokens, PART_REPEATS)
                         self.beside[name].append((run, parts))
                 yield f"timed {name}"

@@ -42,7 +42,9 @@ def all_metrics(
     metrics |= _speed(runs[name], runs[YARDSTICK])
     metrics["occupancy"] = occupancy(runs[name][0]) / occupancy(runs[YARDSTICK][0])
     metrics |= _prediction(metrics, tally, Parts.middle([parts for _, parts in beside[name]]))
-    if "speedup/attainable" in metrics:
+    # Texts of one token came with reading their prompts: nothing was decoded beside the parts.
+    decoded = all(any(run.num_places for run, _ in beside[each]) for each in (YARDSTICK, name))
+    if "speedup/attainable" in metrics and decoded:
         metrics["efficiency"] = time_over_parts(beside[YARDSTICK]) / time_over_parts(beside[name])
         metrics["overhead"] = 1 - metrics["efficiency"]
     if HUGGING_FACE in runs:
