@@ -1,5 +1,6 @@
 """From configuration to objects: the one place that calls Hydra's instantiate."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.dialogues import with_later_turns
 from experiments.entry_point import status
 from experiments.help_text import register_help
+from experiments.kept import Kept
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
 from framework.compiled import why_not
@@ -65,8 +67,11 @@ def rules() -> dict[str, Verifier]:
 DrafterFactory = Callable[..., Drafter]
 
 
-def prepare(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> tuple[Target, Plan, dict[str, Drafter]]:
+def prepare(cfg: DictConfig, drafters: Mapping[str, DictConfig], kept: Kept) -> tuple[Target, Plan, dict[str, Drafter]]:
     """Check, load and build what every point of a run shares: the target, the plan, and each drafter once.
+
+    Args:
+        kept: the target and what was made for it, as far as they were loaded before; gets those of this run.
 
     Raises:
         ValueError, OSError: the message names the yaml key; before a model is loaded where that needs none.
@@ -75,13 +80,25 @@ def prepare(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> tuple[Target
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     with status("loading the target"):
-        target = build_target(cfg)
-        plan = build_plan(cfg, target)
+        # Programs are written for a number of threads.
+        target = kept.thing(_text(cfg.target, torch.get_num_threads()), lambda: build_target(cfg))
+        plan = build_plan(cfg, target, kept)
     built = {}
     for name, factory in factories.items():
         with status(f"building {name}"), _keys_of(cfg, name):
-            built[name] = factory(target=target)
+            built[name] = _kept_drafter(kept).thing(_text(drafters[name]), partial(factory, target=target))
     return target, plan, built
+
+
+def _kept_drafter(kept: Kept) -> Kept:
+    return kept.part("drafter", Kept)
+
+
+def _text(*made_of: Any) -> str:
+    """What config nodes and plain values say, interpolations resolved: equal texts make equal things."""
+    return json.dumps(
+        [OmegaConf.to_container(each, resolve=True) if OmegaConf.is_config(each) else each for each in made_of]
+    )
 
 
 @contextmanager
@@ -230,14 +247,11 @@ def build_prompts(cfg: DictConfig, target: Target) -> PromptSet:
     )
 
 
-def build_plan(cfg: DictConfig, target: Target) -> Plan:
-    prompts, stopping = build_prompts(cfg, target), build_stopping(cfg, target)
-    if cfg.later_turns:
-        room = target.model.context - cfg.max_new_tokens
-        with status("answering the first turns"):
-            prompts = with_later_turns(
-                prompts, target, stopping, batch_size=cfg.batch_size, system=cfg.prompts.system, room=room
-            )
+def build_plan(cfg: DictConfig, target: Target, kept: Kept) -> Plan:
+    stopping = build_stopping(cfg, target)
+    turns = [cfg.batch_size, cfg.stop_at_eos, cfg.stop_strings] if cfg.later_turns else []
+    made_of = _text("prompts", cfg.prompts, cfg.max_new_tokens, *turns)
+    prompts = kept.part(made_of, lambda: _all_turns(cfg, target, stopping))
     return Plan(
         prompt_set=prompts,
         batch_size=cfg.batch_size,
@@ -247,6 +261,17 @@ def build_plan(cfg: DictConfig, target: Target) -> Plan:
         hugging_face=cfg.hugging_face,
         compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
     )
+
+
+def _all_turns(cfg: DictConfig, target: Target, stopping: Stopping) -> PromptSet:
+    prompts = build_prompts(cfg, target)
+    if not cfg.later_turns:
+        return prompts
+    room = target.model.context - cfg.max_new_tokens
+    with status("answering the first turns"):
+        return with_later_turns(
+            prompts, target, stopping, batch_size=cfg.batch_size, system=cfg.prompts.system, room=room
+        )
 
 
 def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
@@ -284,9 +309,16 @@ def build_subject(
     study: str,
     folder: Path,
     compiled: bool = False,
+    kept: Kept | None = None,
 ) -> Subject:
-    """One point to measure: this drafter with the config's verifier and gamma policy."""
-    engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)
+    """One point to measure: this drafter with the config's verifier and gamma policy.
+
+    Args:
+        kept: what prepare was given; the loop is then kept with the drafter, and with it the programs it was made into.
+    """
+    make = partial(build_engine, cfg, drafter, target, sampling, compiled=compiled)
+    made_of = _text(cfg.verifier, cfg.gamma, cfg.sampling, compiled, cfg.stop_at_eos)
+    engine = _kept_drafter(kept).part(made_of, make) if kept else make()
     choices, knobs = HydraConfig.get().runtime.choices, _knobs()
     settings = {
         "drafter": drafter_name,

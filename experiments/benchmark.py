@@ -20,6 +20,7 @@ from experiments.cells import Cells, markdown, shown
 from experiments.compare import at_temperature, check_temperatures
 from experiments.entry_point import announce, one_line_errors
 from experiments.hugging_face import HuggingFaceGenerate
+from experiments.kept import Kept
 from experiments.knobs import check_kind
 from experiments.measurement import Batch, Plan
 from experiments.metrics import YARDSTICK, all_metrics, decode_ms, end_to_end_ms
@@ -288,7 +289,7 @@ def main(cfg: DictConfig) -> None:
         check_before_loading(cfg)
         started = time.perf_counter()
         samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-        target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()})
+        target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, Kept())
         rows: list[Row] = []
         for sampling in samplings:
             field_of = list(contenders(cfg, target, drafters, sampling))

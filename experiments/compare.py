@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
 from experiments.entry_point import one_line_errors, status
+from experiments.kept import Kept
 from experiments.measurement import Subject, measure
 from experiments.publish import mirror, print_report
 from experiments.records import Record, load_records
@@ -47,7 +48,7 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
     check_temperatures(cfg)
     tracker = build_tracker(cfg)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()})
+    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, kept := Kept())
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
         subjects = [
@@ -56,7 +57,7 @@ def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record
             )
             for name, drafter in drafters.items()
         ]
-        mirror(measure(subjects, target, sampling, plan), tracker, folder=folder)
+        mirror(measure(subjects, target, sampling, plan, kept), tracker, folder=folder)
         if not sys.stdout.isatty():  # where no bar is seen
             print(f"T={sampling.temperature:g} is measured", flush=True)
         yield from ((subject, subject.record) for subject in subjects)

@@ -1,54 +1,23 @@
 """A search over sets of sub-layers that is kept in a file: which set to judge next, and when to stop."""
 
 import itertools
-import json
 import random
-import sqlite3
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from rich.progress import Progress
 
 from experiments.layer_objectives import Judgement, Objective
+from experiments.studies import Budget, Direction, fail_unfinished, gaussian_process, open_study, remembered
 from framework.layer_set import LayerSet
 
-STUDY, DATABASE = "layers", "search.sqlite"
-Direction = Literal["maximize", "minimize"]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When a search ends, what earlier runs in its folder did included; None sets no such end.
-
-    Attributes:
-        trials: sets judged.
-        minutes: time spent on choosing and judging them.
-    """
-
-    trials: int | None
-    minutes: float | None
-
-    def __post_init__(self) -> None:
-        trials, minutes = self.trials, self.minutes
-        if trials is not None and not (isinstance(trials, int) and trials >= 1):
-            raise ValueError(f"trials is {trials!r}; allowed: a whole number >= 1, or null")
-        if minutes is not None and not (isinstance(minutes, int | float) and minutes > 0):
-            raise ValueError(f"minutes is {minutes!r}; allowed: a number > 0, or null")
-        if trials is None and minutes is None:
-            raise ValueError("trials and minutes are both null, and the search would never end; give one a number")
-
-    def share_spent(self, trials: int, seconds: float) -> float:
-        """How much of the budget is spent; 1 and above is all of it."""
-        shares = [trials / self.trials] if self.trials is not None else []
-        return max([*shares, *([seconds / 60 / self.minutes] if self.minutes is not None else [])])
+STUDY = "layers"
 
 
 class Search:
@@ -69,39 +38,17 @@ class Search:
             OSError: what is in the folder is damaged.
             ValueError: the folder holds a search that was made of something else.
         """
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        folder.mkdir(parents=True, exist_ok=True)
-        check_database(folder / DATABASE)
+        self.study = open_study(folder, STUDY, direction=direction, made_of=made_of)
         self.num_layers = num_layers
-        self.study = optuna.create_study(
-            study_name=STUDY,
-            storage=f"sqlite:///{(folder / DATABASE).absolute()}",
-            direction=direction,
-            load_if_exists=True,
-        )
-        self._agree(made_of, folder)
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self.study.tell(trial.number, state=TrialState.FAIL)  # a killed run left it
+        fail_unfinished(self.study)
         # Another seed after every resumption: the same one would draw the same sets again.
-        self.study.sampler = _gaussian_process(seed + len(self.study.trials), deterministic=direction == "maximize")
+        self.study.sampler = gaussian_process(seed + len(self.study.trials), deterministic=direction == "maximize")
         for layer_set in uniform_sets(num_layers):
             self.study.enqueue_trial(_parameters(layer_set), skip_if_exists=True)
 
-    def _agree(self, made_of: dict[str, Any], folder: Path) -> None:
-        """Begin with what the judgements depend on, or make sure that it is still the same."""
-        made_of = json.loads(json.dumps(made_of))
-        before = self.remembered("made_of", lambda: made_of)
-        if differing := sorted(key for key in made_of | before if made_of.get(key) != before.get(key)):
-            raise ValueError(
-                f"folder is {str(folder)!r}, which holds a search with another {', '.join(differing)}; set folder to "
-                "another one, or delete it to begin anew"
-            )
-
     def remembered(self, name: str, make: Callable[[], Any]) -> Any:
         """A value that is made once for all runs in this folder; JSON can hold it."""
-        if name not in self.study.user_attrs:
-            self.study.set_user_attr(name, make())
-        return self.study.user_attrs[name]
+        return remembered(self.study, name, make)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -152,29 +99,6 @@ class Search:
             if fresh := [each for each in near if each not in judged]:
                 return dice.choice(fresh)
         return None
-
-
-def check_database(file: Path) -> None:
-    """
-    Raises:
-        OSError: there is a file, and it is no whole database.
-    """
-    if not file.exists():
-        return
-    try:
-        with closing(sqlite3.connect(file)) as database:
-            (found,) = database.execute("PRAGMA quick_check").fetchone()
-    except sqlite3.DatabaseError as error:
-        found = str(error)
-    if found != "ok":
-        reason = found.splitlines()[-1]
-        raise OSError(f"{file} holds no search ({reason}); delete it to begin anew, or set folder to another one")
-
-
-def _gaussian_process(seed: int, *, deterministic: bool) -> optuna.samplers.BaseSampler:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.GPSampler(seed=seed, deterministic_objective=deterministic)
 
 
 def _names(num_layers: int) -> list[str]:

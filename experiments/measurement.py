@@ -13,11 +13,21 @@ from rich.progress import Progress
 
 from experiments.divergence import Divergence
 from experiments.hugging_face import HuggingFaceGenerate
+from experiments.kept import Kept
 from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.records import Record
-from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts_amid, timed
+from experiments.timing import (
+    Alone,
+    Decoder,
+    Parts,
+    Timed,
+    drafting_nothing,
+    new_target_passes,
+    time_parts_amid,
+    timed,
+)
 from experiments.traced_text import traced_text
 from framework.autoregressive import Autoregressive
 from framework.draft import Outcome
@@ -104,17 +114,20 @@ class Subject:
             raise self.error
 
 
-def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan) -> list[Record]:
+def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan, kept: Kept) -> list[Record]:
     """Measure subjects that share target and sampling; write their records as they come.
 
     A subject that raises keeps its error, and the others go on without it.
+
+    Args:
+        kept: what was made for this target before, such as programs; gets those that are made now.
 
     Returns:
         the records of those that finished, in their order.
     """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     origin = provenance(target.device) | {"started": started}
-    bench = _Bench(subjects, target, sampling, plan)
+    bench = _Bench(subjects, target, sampling, plan, kept)
     # No refreshing thread: it would take its share of what is being timed.
     with Progress(transient=True, auto_refresh=False) as progress:
         batches = plan.batches()
@@ -141,16 +154,20 @@ def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, pla
 class _Bench:
     """All decoders that are compared, and every timed run of theirs."""
 
-    def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan):
+    def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan, kept: Kept):
         self.target, self.sampling, self.plan = target, sampling, plan
-        plain = Autoregressive(target=target, sampling=sampling, compiled=plan.compiled)
+        plain = kept.part(
+            f"plain decoding, {sampling}, compiled {plan.compiled}, ended by {plan.stopping.eos_ids}",
+            lambda: Autoregressive(target=target, sampling=sampling, compiled=plan.compiled),
+        )
         self.decoders: dict[str, Decoder] = {YARDSTICK: plain}
         # Hugging Face would need padding for a batch, and ends rows at other strings than ours.
         if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings:
             self.decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
         self.decoders |= {subject.point.name: subject.engine for subject in subjects}
         self.subjects = {subject.point.name: subject for subject in subjects}
-        self._alone = Alone(target, compiled=plan.compiled)
+        passes = kept.part("target passes", lambda: new_target_passes(target))
+        self._alone = Alone(target, compiled=plan.compiled, target_passes=passes)
         # Every loop is held against its own parts, timed beside it: the pace of a machine changes within seconds.
         self._loops = {YARDSTICK: drafting_nothing(subjects[0].engine)} if subjects else {}
         self._loops |= {subject.point.name: subject.engine for subject in subjects}

@@ -95,11 +95,9 @@ def print_report(
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"Page: {folder / PAGE}  (open it in a browser)", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
-    if any(not list(run.glob("*.wandb.synced")) for run in (folder / "wandb").glob("offline-run-*")):
-        console.print(
-            f"Offline W&B runs: {folder}/wandb  (send them with: wandb sync {folder}/wandb/offline-run-*)",
-            soft_wrap=True,
-        )
+    for runs in ("wandb/offline-run-*", "*/wandb/offline-run-*"):  # a sweep's lie with its points
+        if any(not list(run.glob("*.wandb.synced")) for run in folder.glob(runs)):
+            console.print(f"Offline W&B runs, to be sent with: wandb sync {folder}/{runs}", soft_wrap=True)
     console.print(
         f"Next: {python} -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
         f"      {python} -m experiments.measure -m study=gamma                  (a sweep)\n"

@@ -19,8 +19,9 @@ from experiments.entry_point import one_line_errors, status
 from experiments.layer_comparison import FOUND, compare, decode_held_out, in_words, rivals_of
 from experiments.layer_objectives import Attainable, Judgement, Measured, Objective, StepCosts, measure_costs
 from experiments.layer_pictures import draw_search
-from experiments.layer_search import Budget, Direction, Search, bits_of, exhaust, judgement_of, run_search, uniform_sets
+from experiments.layer_search import Search, bits_of, exhaust, judgement_of, run_search, uniform_sets
 from experiments.provenance import provenance
+from experiments.studies import Budget, Direction
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.layer_set import LayerSet, save_layer_set
 from framework.sampling import Sampling

@@ -146,9 +146,13 @@ class Parts:
 class Alone:
     """Parts of a round to be run alone, in the mode that rounds run in: as programs of their own, or call by call."""
 
-    def __init__(self, target: Target, *, compiled: bool):
+    def __init__(self, target: Target, *, compiled: bool, target_passes: Compiled | None = None):
+        """
+        Args:
+            target_passes: programs of this target's passes that were made before, to be used and added to.
+        """
         self.compiled = compiled
-        self._pass = Compiled(_pass, target.device)
+        self._pass = target_passes or new_target_passes(target)
         self._propose = Compiled(_propose, target.device)
 
     def target_pass(self, model: CachedLM, sequences: Sequences, draft: Draft) -> Callable[[], object]:
@@ -163,7 +167,7 @@ class Alone:
         """Proposing gamma deep, and hearing that nothing came of it."""
         if not self.compiled or drafts_outside(engine.drafter, engine.gamma_policy):
             return lambda: _propose(engine, sequences, gamma, uniforms)
-        shape = (id(engine), gamma, *sequences.shape)
+        shape = (engine, gamma, *sequences.shape)
         return self._as_program(self._propose, shape, sequences, engine, sequences, gamma, uniforms)
 
     @staticmethod
@@ -175,6 +179,11 @@ class Alone:
                 return program(shape, *arguments)
 
         return run
+
+
+def new_target_passes(target: Target) -> Compiled:
+    """Programs of a target's passes, none of which is made yet."""
+    return Compiled(_pass, target.device)
 
 
 def _pass(model: CachedLM, sequences: Sequences, tokens: Tensor, tree: Tree | None) -> Tensor:

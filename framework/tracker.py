@@ -127,37 +127,23 @@ class JsonlTracker:
         Raises:
             TypeError: something in the record is not a JSON value, such as a tensor.
         """
-        self._write(RECORD_FILE, record)
-        self._close()
+        assert self._point is not None, "finish comes after start"
+        write_json(self._point.folder / self._point.name / RECORD_FILE, record)
+        self.close()
 
     def fail(self, error: BaseException) -> None:
         """Write error.json: the point's settings, the error and its traceback."""
         if self._point is None:
             return
-        content = {
-            "name": self._point.name,
-            "study": self._point.study,
-            "point": self._point.settings,
-            "config": self._point.config,
-            "error": f"{type(error).__name__}: {error}",
-            "traceback": "".join(traceback.format_exception(error)),
-        }
+        point = self._point
+        known = {"name": point.name, "study": point.study, "point": point.settings, "config": point.config}
         try:
-            self._write(ERROR_FILE, content)
+            write_json(point.folder / point.name / ERROR_FILE, known | describe(error))
         finally:
-            self._close()
+            self.close()
 
-    def _write(self, file: str, content: dict[str, Any]) -> None:
-        assert self._point is not None, "finish comes after start"
-        path = self._point.folder / self._point.name / file
-        unfinished = path.with_name(f"{file}.tmp")
-        with open(unfinished, "w", encoding="utf-8", errors=NO_UTF8) as stream:
-            stream.write(_to_json(content, indent=1) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(unfinished, path)
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the point as it is, with the prompts that were logged."""
         if self._prompts is not None:
             self._prompts.close()
         self._prompts = self._point = None
@@ -180,6 +166,28 @@ class NoTracker:
 
     def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
         """Do nothing."""
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file that appears whole or not at all, and stays. Numbers that are not finite become null.
+
+    Raises:
+        TypeError: something in it is not a JSON value, such as a tensor.
+    """
+    unfinished = path.with_name(f"{path.name}.tmp")
+    with open(unfinished, "w", encoding="utf-8", errors=NO_UTF8) as stream:
+        stream.write(_to_json(content, indent=1) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(unfinished, path)
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """What an error.json says of the error."""
+    return {
+        "error": f"{type(error).__name__}: {error}",
+        "traceback": "".join(traceback.format_exception(error)),
+    }
 
 
 def _to_json(value: Any, *, indent: int | None = None) -> str:

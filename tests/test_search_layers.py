@@ -22,7 +22,8 @@ from experiments import layer_search, search_layers
 from experiments.layer_comparison import compare, decode_held_out, in_words, rivals_of
 from experiments.layer_objectives import Attainable, Judgement, Measured, StepCosts, engine_for, measure_costs
 from experiments.layer_pictures import alpha_that_pays, pareto_front
-from experiments.layer_search import Budget, Search, all_sets, bits_of, exhaust, judgement_of, uniform_sets
+from experiments.layer_search import Search, all_sets, bits_of, exhaust, judgement_of, uniform_sets
+from experiments.studies import Budget
 from framework import theory
 from framework.gamma_policies.fixed import Fixed
 from framework.layer_set import LayerSet, load_layer_set, save_layer_set

@@ -1,0 +1,204 @@
+"""Search for the settings that decode fastest: `python -m experiments.search`. Killed, the same command goes on."""
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import hydra
+import optuna
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+
+from experiments.assemble import register_resolvers
+from experiments.cells import Cells, markdown, shown
+from experiments.entry_point import one_line_errors
+from experiments.kept import Kept
+from experiments.knobs import check_whole
+from experiments.measure import error_on_disk, measure_point
+from experiments.publish import relative
+from experiments.studies import Budget, fail_unfinished, gaussian_process, open_study
+from framework.tracker import JsonlTracker, write_json
+
+STUDY = "speed"
+METRIC, SECONDS = "speedup/measured", "seconds"
+LEAST_PROMPTS = 3  # before that no trial is ended
+OF_THE_SEARCH = ("over", "trials", "minutes", "unpruned", "folder")  # keys that no point knows
+MAY_GROW = ("trials", "minutes", "folder")  # keys that the same search may have other values of
+ENDS = {TrialState.COMPLETE: "measured", TrialState.PRUNED: "ended early", TrialState.FAIL: "failed"}
+
+register_resolvers()
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="search")
+def main(cfg: DictConfig) -> None:
+    with one_line_errors(interrupted="the same command goes on with the search"):
+        study = search(cfg)
+        show(study, Path(cfg.folder))
+
+
+def search(cfg: DictConfig) -> optuna.Study:
+    """Measure points until the budget is spent: those that a Gaussian process over the measured ones expects most of.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key.
+    """
+    budget, space = Budget(cfg.trials, cfg.minutes), check_space(cfg)
+    check_whole("unpruned", cfg.unpruned, least=0, most=10**6)
+    check_whole("seed", cfg.seed, least=0, most=2**31)
+    folder, kept = Path(cfg.folder), Kept()
+    made_of = {str(key): value for key, value in _plain(cfg).items() if key not in MAY_GROW}
+    study = open_study(folder, STUDY, direction="maximize", made_of=made_of)
+    for trial in fail_unfinished(study):
+        study.enqueue_trial(trial.params)
+    ended = study.get_trials(deepcopy=False, states=tuple(ENDS))
+    # Another seed after every resumption: the same one would draw the same points again.
+    study.sampler = gaussian_process(cfg.seed + len(ended), deterministic=False)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=cfg.unpruned, n_warmup_steps=LEAST_PROMPTS)
+    while budget.share_spent(len(trials := judged(study)), sum(trial.user_attrs[SECONDS] for trial in trials)) < 1:
+        measure_trial(cfg, study, study.ask(), space, kept)
+    return study
+
+
+def check_space(cfg: DictConfig) -> dict[str, Any]:
+    """What is searched over, by the key it is set with.
+
+    Raises:
+        ValueError: neither a list nor a range, or a key that the command sets as well.
+    """
+    space: dict[str, Any] = _plain(cfg)["over"]
+    set_by_hand = {override.split("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
+    for key, values in space.items():
+        if not (_is_range(values) or (isinstance(values, list) and values)):
+            raise ValueError(f"over.{key} is {values!r}; allowed: a list, or {{low: 1, high: 8, step: 1}}")
+        if key in set_by_hand:
+            raise ValueError(f"{key} is set, and over.{key} searches for it; leave out one of them")
+    return space
+
+
+def _is_range(values: Any) -> bool:
+    if not isinstance(values, dict) or not {"low", "high"} <= set(values) <= {"low", "high", "step"}:
+        return False
+    return all(type(number) in (int, float) for number in values.values()) and values["low"] <= values["high"]
+
+
+def measure_trial(
+    cfg: DictConfig, study: optuna.Study, trial: optuna.Trial, space: Mapping[str, Any], kept: Kept
+) -> None:
+    """Measure one point, and tell the study how it ended: with a record, early, or by an error that is on the disk."""
+    begun, folder = time.perf_counter(), Path(cfg.folder) / f"trial-{trial.number:04d}"
+    chosen = {key: suggest(trial, key, values) for key, values in space.items()}
+    print(f"trial {trial.number}: {in_words(chosen)}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    state, speedup = TrialState.FAIL, None
+    with point_config(chosen) as point_cfg, suppress(Exception), error_on_disk(point_cfg, folder, kept):
+        try:
+            speedup = measure_point(point_cfg, folder, kept, EndedEarly(trial))["metrics"][METRIC]
+            state = TrialState.COMPLETE
+        except optuna.TrialPruned:
+            state = TrialState.PRUNED
+    trial.set_user_attr(SECONDS, time.perf_counter() - begun)
+    study.tell(trial, speedup, state=state)
+    print(f"  {ENDS[state]}" + (f", speedup {speedup:.2f}" if speedup else ""), flush=True)
+
+
+class EndedEarly(JsonlTracker):
+    """Writes a point's files, and tells the search after every prompt how fast it goes; the search may end it there."""
+
+    def __init__(self, trial: optuna.Trial):
+        super().__init__()
+        self._trial = trial
+        self._rows: list[dict[str, Any]] = []
+
+    def log_prompt(self, row: dict[str, Any]) -> None:
+        """
+        Raises:
+            optuna.TrialPruned: the point is slower so far than half of the others were.
+        """
+        super().log_prompt(row)
+        self._rows.append(row)
+        plain, ours = (sum(row[key] for row in self._rows) for key in ("yardstick_seconds", "seconds"))
+        self._trial.report(plain / ours, step=len(self._rows))
+        if self._trial.should_prune():
+            raise optuna.TrialPruned
+
+    def fail(self, error: BaseException) -> None:
+        """An end that was meant is no error."""
+        if isinstance(error, optuna.TrialPruned):
+            self.close()
+        else:
+            super().fail(error)
+
+
+@contextmanager
+def point_config(chosen: Mapping[str, Any]) -> Iterator[DictConfig]:
+    """What the command line would compose with these overrides as well; Hydra's own part of it is where points look."""
+    hydra_config = HydraConfig.instance()
+    ours, given = hydra_config.cfg, HydraConfig.get().overrides
+    config = hydra.compose(
+        "search", overrides=[*given.hydra, *given.task, *in_words(chosen).split()], return_hydra_config=True
+    )
+    hydra_config.set_config(config)
+    try:
+        yield OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", *OF_THE_SEARCH)])
+    finally:
+        hydra_config.cfg = ours
+
+
+def suggest(trial: optuna.Trial, key: str, values: Any) -> Any:
+    if isinstance(values, list):
+        return trial.suggest_categorical(key, values)
+    if all(isinstance(number, int) for number in values.values()):
+        return trial.suggest_int(key, **values)
+    return trial.suggest_float(key, **values)
+
+
+def in_words(chosen: Mapping[str, Any]) -> str:
+    """As overrides for the command line."""
+    return " ".join(f"{key}={'null' if value is None else value}" for key, value in chosen.items())
+
+
+def judged(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials that came to an end; what a kill left unfinished is none of them."""
+    return [trial for trial in study.get_trials(deepcopy=False, states=tuple(ENDS)) if SECONDS in trial.user_attrs]
+
+
+def show(study: optuna.Study, folder: Path) -> None:
+    """Print and save all trials, the fastest first, and how to measure the best one again.
+
+    Raises:
+        ValueError: none was measured to its end.
+    """
+    # The study gives a trial that was ended early the last value it told.
+    speedups = {each.number: each.value for each in judged(study) if each.state is TrialState.COMPLETE}
+    trials = sorted(judged(study), key=lambda each: -(speedups.get(each.number) or 0.0))
+    keys = list(trials[0].params)
+    cells: Cells = [["trial", "", "speedup", *keys, "seconds"]]
+    for each in trials:
+        speedup = f"{speedups[each.number]:.2f}" if each.number in speedups else "–"
+        settings = [f"{value:g}" if type(value) is float else str(value) for value in map(each.params.get, keys)]
+        cells.append([str(each.number), ENDS[each.state], speedup, *settings, f"{each.user_attrs[SECONDS]:.0f}"])
+    Console(width=None if sys.stdout.isatty() else 160).print(shown(cells, title="The fastest first"))
+    (folder / "trials.md").write_text(markdown(cells), encoding="utf-8")
+    best = trials[0]
+    if best.number not in speedups:
+        raise ValueError(f"no trial was measured to its end; errors are in {folder}/trial-*/error.json")
+    given = [text for text in HydraConfig.get().overrides.task if not text.lstrip("+~").startswith(OF_THE_SEARCH)]
+    command = f"python -m experiments.measure {shlex.join([*given, *in_words(best.params).split()])}"
+    found = {"trial": best.number, METRIC: best.value, "settings": best.params, "command": command}
+    write_json(folder / "best.json", found)
+    print(f"The best: trial {best.number}, speedup {best.value:.2f}; its record is in {relative(folder)}")
+    print(f"trials.md, best.json: {relative(folder)}\nNext: {command}")
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(cfg)  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    main()

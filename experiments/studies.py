@@ -1,0 +1,111 @@
+"""An Optuna study in a folder: a killed search goes on with the same command."""
+
+import json
+import sqlite3
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+DATABASE = "search.sqlite"
+Direction = Literal["maximize", "minimize"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a search ends, what earlier runs in its folder did included; None sets no such end.
+
+    Attributes:
+        trials: how many are judged.
+        minutes: time spent on choosing and judging them.
+    """
+
+    trials: int | None
+    minutes: float | None
+
+    def __post_init__(self) -> None:
+        trials, minutes = self.trials, self.minutes
+        if trials is not None and not (isinstance(trials, int) and trials >= 1):
+            raise ValueError(f"trials is {trials!r}; allowed: a whole number >= 1, or null")
+        if minutes is not None and not (isinstance(minutes, int | float) and minutes > 0):
+            raise ValueError(f"minutes is {minutes!r}; allowed: a number > 0, or null")
+        if trials is None and minutes is None:
+            raise ValueError("trials and minutes are both null, and the search would never end; give one a number")
+
+    def share_spent(self, trials: int, seconds: float) -> float:
+        """How much of the budget is spent; 1 and above is all of it."""
+        shares = [trials / self.trials] if self.trials is not None else []
+        return max([*shares, *([seconds / 60 / self.minutes] if self.minutes is not None else [])])
+
+
+def open_study(folder: Path, name: str, *, direction: Direction, made_of: dict[str, Any]) -> optuna.Study:
+    """Begin a study in a folder, or go on with the one that is there.
+
+    Args:
+        made_of: what the judgements depend on; JSON can hold it.
+
+    Raises:
+        OSError: what is in the folder is damaged.
+        ValueError: the folder holds a search that was made of something else.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    folder.mkdir(parents=True, exist_ok=True)
+    check_database(folder / DATABASE)
+    study = optuna.create_study(
+        study_name=name,
+        storage=f"sqlite:///{(folder / DATABASE).absolute()}",
+        direction=direction,
+        load_if_exists=True,
+    )
+    made_of = json.loads(json.dumps(made_of))
+    before = remembered(study, "made_of", lambda: made_of)
+    if differing := sorted(name for name in made_of | before if made_of.get(name) != before.get(name)):
+        raise ValueError(
+            f"folder is {str(folder)!r}, which holds a search with another {', '.join(differing)}; set folder to "
+            "another one, or delete it to begin anew"
+        )
+    return study
+
+
+def remembered(study: optuna.Study, name: str, make: Callable[[], Any]) -> Any:
+    """A value that is made once for all runs of a study; JSON can hold it."""
+    if name not in study.user_attrs:
+        study.set_user_attr(name, make())
+    return study.user_attrs[name]
+
+
+def fail_unfinished(study: optuna.Study) -> list[FrozenTrial]:
+    """Put an end to the trials that a killed run left unfinished; returns them."""
+    left = study.get_trials(states=(TrialState.RUNNING,))
+    for trial in left:
+        study.tell(trial.number, state=TrialState.FAIL)
+    return left
+
+
+def check_database(file: Path) -> None:
+    """
+    Raises:
+        OSError: there is a file, and it is no whole database.
+    """
+    if not file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            (found,) = database.execute("PRAGMA quick_check").fetchone()
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    if found != "ok":
+        reason = found.splitlines()[-1]
+        raise OSError(f"{file} holds no search ({reason}); delete it to begin anew, or set folder to another one")
+
+
+def gaussian_process(seed: int, *, deterministic: bool) -> optuna.samplers.BaseSampler:
+    """Chooses the next trial by a Gaussian process over those that are known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.GPSampler(seed=seed, deterministic_objective=deterministic)
