@@ -45,7 +45,8 @@ def all_metrics(
     # Texts of one token came with reading their prompts: nothing was decoded beside the parts.
     decoded = all(any(run.num_places for run, _ in beside[each]) for each in (YARDSTICK, name))
     if "speedup/attainable" in metrics and decoded:
-        metrics["efficiency"] = time_over_parts(beside[YARDSTICK]) / time_over_parts(beside[name])
+        metrics["time_over_parts"] = time_over_parts(beside[name])
+        metrics["efficiency"] = time_over_parts(beside[YARDSTICK]) / metrics["time_over_parts"]
         metrics["overhead"] = 1 - metrics["efficiency"]
     if HUGGING_FACE in runs:
         metrics["hf_generate_ms_per_token"] = statistics.median(map(decode_ms, runs[HUGGING_FACE]))

@@ -15,7 +15,7 @@ from framework import theory
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 GAMMAS = range(11)
-COSTS = np.geomspace(0.01, 0.5, 60)
+COSTS = np.geomspace(0.01, 1, 60)
 MOST_GAMMA = 30  # more is never best at these alphas and costs
 MARKERS = "oXsD^"
 
