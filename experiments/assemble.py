@@ -64,6 +64,8 @@ def rules() -> dict[str, Verifier]:
     return {name: build(node) for name, node in yamls("verifier").items() if not node.get("_partial_")}
 
 
+# An override of a part's knob, or of a group that chooses among a task's draft models.
+KNOB = re.compile(r"\+?(?:(?:drafter|verifier|gamma)\.(?P<knob>.*?)|(?P<group>paper_drafter))=(?P<value>.*)")
 DrafterFactory = Callable[..., Drafter]
 
 
@@ -363,11 +365,11 @@ def _yaml_name(part: object) -> str:
 
 
 def _knobs() -> str:
-    """The drafter's and the gamma policy's knobs that were set on the command line: what tells a sweep's points apart.
+    """What was set of drafter, verifier and gamma policy on the command line: what tells a sweep's points apart.
 
     Gamma itself is a setting of its own. Of a path only the last part is kept: the rest says where something lies, not
     what it is.
     """
-    overrides = [re.match(r"(?:drafter|gamma)\.(.*?)=(.*)", override) for override in HydraConfig.get().overrides.task]
-    pairs = [found.groups() for found in overrides if found]
+    overrides = [KNOB.fullmatch(override) for override in HydraConfig.get().overrides.task]
+    pairs = [(found["knob"] or found["group"], found["value"]) for found in overrides if found]
     return " ".join(f"{key}={value.split('/')[-1]}" for key, value in pairs if key not in ("gamma", "max_gamma"))

@@ -75,6 +75,10 @@ def group_records(records: Iterable[Record]) -> list[Group]:
     points = [record["point"] for group in by_settings.values() for record in group]
     names = dict.fromkeys(key for point in points for key in point if key not in (*ROW_SETTINGS, "temperature"))
     varying = [name for name in names if len({json.dumps(point.get(name)) for point in points}) > 1]
+    if len({(point.get("target"), point.get("target_fingerprint")) for point in points}) == len(
+        {point.get("target") for point in points}
+    ):  # the name says as much
+        varying = [name for name in varying if name != "target_fingerprint"]
     groups = []
     for members in by_settings.values():
         members = sorted(members, key=lambda record: -_or(record["metrics"].get("speedup/measured"), -math.inf))

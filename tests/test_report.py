@@ -4,11 +4,13 @@ import copy
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from scipy.stats import binomtest
 
+from experiments import assemble
 from experiments.acceptance import alphas_by_position
 from experiments.pictures import draw_pictures
 from experiments.records import Record, group_records, is_lossy, load_records
@@ -305,3 +307,24 @@ def test_positions_that_were_hardly_tested_are_not_drawn() -> None:
     record = make_record("ngram", 0, 1.2)
     record["counts"]["rounds_by_offered_and_accepted"] = [[0, 0, 0], [0, 0, 0], [100, 10, 9]]
     assert [position for position, *_ in alphas_by_position(record)] == [1]
+
+
+def test_points_of_a_sweep_are_told_apart_by_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_here = ["drafter=ngram", "drafter.order=5", "+paper_drafter=base", "verifier.lenience=0.5", "gamma.gamma=3",
+                "drafter.model.path=/models/small", "sampling.temperature=1"]  # fmt: skip
+    hydra = SimpleNamespace(overrides=SimpleNamespace(task=set_here))
+    monkeypatch.setattr(assemble.HydraConfig, "get", lambda: hydra)
+    assert assemble._knobs() == "order=5 paper_drafter=base lenience=0.5 model.path=small"
+
+
+def test_a_target_is_named_without_its_fingerprint_unless_one_name_has_several() -> None:
+    def titles(*targets: tuple[str, str]) -> list[str]:
+        records = []
+        for name, fingerprint in targets:
+            records.append(make_record("ngram", 0, 1.2))
+            records[-1]["point"] |= {"target": name, "target_fingerprint": fingerprint}
+        return [group.title for group in group_records(records)]
+
+    assert titles(("zoo", "aa"), ("translation", "bb")) == ["T = 0, target translation", "T = 0, target zoo"]
+    one, other = titles(("pretrained", "aa"), ("pretrained", "bb"))
+    assert "aa" in one and "bb" in other
