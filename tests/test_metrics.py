@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.kept import Kept
 from experiments.measurement import Plan, Subject, measure
 from experiments.metrics import _prediction, occupancy, time_over_parts
 from experiments.timing import Parts, Timed, time_parts
@@ -202,7 +203,7 @@ def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_
         seed=0,
         hugging_face=False,
     )
-    records = measure(subjects, engines[0].target, Sampling(temperature=0), plan)
+    records = measure(subjects, engines[0].target, Sampling(temperature=0), plan, Kept())
     for policy, record in zip(policies, records, strict=True):
         assert policy.calls[0] == "use_costs" and policy.calls.count("use_costs") == 1
         assert policy.calls.count("next_gamma") > 10
