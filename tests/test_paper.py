@@ -150,3 +150,11 @@ def test_a_task_with_a_drafter_is_what_its_key_says(task, drafter):
         assert cfg.drafter.model.path == cfg.paper.draft_models[drafter]
     else:
         assert OmegaConf.to_container(cfg.drafter.corpus) == OmegaConf.to_container(cfg.paper.corpus)
+
+
+@pytest.mark.parametrize("study", ["paper_table1", "spec_bench"])
+def test_a_study_says_where_its_sweeps_lie(study):
+    with initialize(version_base="1.3", config_path="../conf"):
+        cfg = compose("measure", overrides=[f"study={study}"], return_hydra_config=True)
+    assert OmegaConf.to_container(cfg.hydra, resolve=False)["sweep"]["dir"].startswith(f"outputs/{study}/")
+    assert "resuming" in cfg.hydra.runtime.choices["hydra/sweeper"]
