@@ -4,12 +4,14 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-# Who produced a token: what that means, and how it looks, told apart by more than the colour.
-PRODUCERS = {
-    "accepted": ("drafted, and kept", "background:#d3eee4"),
-    "replaced": ("the target's, in place of a drafted one", "background:#fadccb;border-bottom:2px solid #b84c00"),
-    "bonus": ("the target's, behind a draft kept whole", "background:#d4e6f7;border-bottom:2px dotted #005f9e"),
-    "plain": ("the target's, where nothing was drafted", "background:#ececea"),
+from framework.producer import MEANINGS, Producer
+
+# Told apart by more than the colour.
+LOOKS: dict[Producer, str] = {
+    "accepted": "background:#d3eee4",
+    "replaced": "background:#fadccb;border-bottom:2px solid #b84c00",
+    "bonus": "background:#d4e6f7;border-bottom:2px dotted #005f9e",
+    "plain": "background:#ececea",
 }
 STYLE = """body{font:13px/1.5 system-ui,sans-serif;color:#1d1d1d;background:#fff;margin:8px}
 table{border-collapse:collapse}
@@ -23,9 +25,9 @@ def token_table(rows: Sequence[dict[str, Any]]) -> str:
     Args:
         rows: of prompts, as records hold them. Text beyond the `tokens` that were recorded is not coloured.
     """
-    style = STYLE + "".join(f"\n.{producer}{{{look}}}" for producer, (_, look) in PRODUCERS.items())
+    style = STYLE + "".join(f"\n.{producer}{{{look}}}" for producer, look in LOOKS.items())
     legend = " · ".join(
-        f'<span class="{producer}">{producer}</span> {meaning}' for producer, (meaning, _) in PRODUCERS.items()
+        f'<span class="{producer}">{producer}</span> {meaning}' for producer, meaning in MEANINGS.items()
     )
     lines = "\n".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
     return (

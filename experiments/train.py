@@ -12,14 +12,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.assemble import (
-    build,
-    build_prompts,
-    build_target,
-    check_basics,
-    register_resolvers,
-    yamls,
-)
+from experiments.assemble import build, build_prompts, build_target, check_basics, register_resolvers, yamls
 from experiments.entry_point import one_line_errors, status
 from experiments.fitting import Fitting, Recipe
 from experiments.knobs import check_whole

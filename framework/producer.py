@@ -4,9 +4,13 @@ from typing import Literal
 
 from framework.draft import Readout
 
-# The drafter's and kept; the target's in place of one that was not; the target's behind a draft that was kept whole;
-# the target's where nothing was drafted, as for the first token of a row.
 Producer = Literal["accepted", "replaced", "bonus", "plain"]
+MEANINGS: dict[Producer, str] = {
+    "accepted": "drafted, and kept",
+    "replaced": "the target's, in place of a drafted one",
+    "bonus": "the target's, behind a draft kept whole",
+    "plain": "the target's, where nothing was drafted",  # as for the first token of a row
+}
 
 
 def producers(readout: Readout, row: int) -> list[Producer]:

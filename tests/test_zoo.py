@@ -14,6 +14,7 @@ from experiments.assemble import ZOO, register_resolvers
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.quality import quality
 from framework.autoregressive import Autoregressive
+from framework.drafter import Drafter
 from framework.engine import Engine
 from framework.equality import differences, within_float32
 from framework.gamma_policies.fixed import Fixed
@@ -71,6 +72,24 @@ def assert_equal(expected: list[list[int]], got: list[list[int]]) -> None:
     assert within_float32(found, sum(map(len, expected))), found
 
 
+def decoded_with(
+    target: Target, drafter: Drafter, prompts: list[list[int]], stopping: Stopping, batch_size: int
+) -> list[list[int]]:
+    """What a drafter's target writes, greedily, so many prompts at once."""
+    engine = Engine(
+        target=target,
+        drafter=drafter,
+        verifier=standard_rule(drafter.law, drafter.shape),
+        gamma_policy=Fixed(gamma=4),
+        sampling=GREEDY,
+    )
+    got = []
+    for first in range(0, len(prompts), batch_size):
+        batch = prompts[first : first + batch_size]
+        got += engine.generate(batch, stopping=stopping, seeds=[0] * len(batch)).tokens
+    return got
+
+
 def test_the_yardstick_equals_hugging_face_on_every_held_out_prompt():
     decoder = HuggingFaceGenerate(target=target(), sampling=GREEDY)
     got = [decoder.generate([prompt], stopping=stopping(), seeds=[0]).tokens[0] for prompt in prompts()]
@@ -81,18 +100,7 @@ def test_the_yardstick_equals_hugging_face_on_every_held_out_prompt():
 @pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_drafter_equals_the_yardstick_on_every_held_out_prompt(name, batch_size):
-    drafter = _drafter(name)
-    engine = Engine(
-        target=target(),
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=4),
-        sampling=GREEDY,
-    )
-    got = []
-    for first in range(0, len(prompts()), batch_size):
-        batch = prompts()[first : first + batch_size]
-        got += engine.generate(batch, stopping=stopping(), seeds=[0] * len(batch)).tokens
+    got = decoded_with(target(), _drafter(name), prompts(), stopping(), batch_size)
     assert_equal(yardstick(), got)
 
 
@@ -191,16 +199,6 @@ def test_translations_with_each_drafter_are_the_targets_own(size, batch_size):
     path = str(TRANSLATION / f"drafter_{size}")
     model = load_draft_model(path=path, dtype="float32", attention="sdpa")
     drafter = SmallTransformer(translator(), model=model)
-    engine = Engine(
-        target=translator(),
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=4),
-        sampling=GREEDY,
-    )
-    got = []
-    for first in range(0, 40, batch_size):
-        batch = sources()[first : first + batch_size]
-        got += engine.generate(batch, stopping=ending(), seeds=[0] * len(batch)).tokens
+    got = decoded_with(translator(), drafter, sources()[:40], ending(), batch_size)
     found = differences(translator(), sources()[:40], translations()[:40], got)
     assert within_float32(found, sum(map(len, got))), found

@@ -15,10 +15,11 @@ from experiments.page.changes import change_rows
 from experiments.page.curves import alpha_panels, batch_panels
 from experiments.page.points import Point, headings, points_of, table_rows
 from experiments.page.rows import round_panels, speedup_panels
-from experiments.page.tokens import PRODUCERS, token_view
+from experiments.page.tokens import token_view
 from experiments.pictures import STAGE_COLOURS, stages_per_round
 from experiments.records import Record, group_records
 from experiments.report import ALARM, table_notes
+from framework.producer import MEANINGS
 
 HERE = Path(__file__).parent
 MOST_HIGHLIGHTS = 6  # groups; of more, the table tells
@@ -63,8 +64,8 @@ def _html(records: Sequence[Record], changes: BeforeAfter | None) -> str:
         by_category=_by_category(points),
         batches=batch_panels(points),
         tokens=tokens,
-        producers=PRODUCERS,
-        tokens_json=_json([tokens.points, PRODUCERS]),
+        producers=MEANINGS,
+        tokens_json=_json([tokens.points, MEANINGS]),
         changes=None if changes is None else change_rows(changes),
         changes_notes=[] if changes is None else [NOTE.removesuffix(STAR), *unpaired_notes(changes)],
     )

@@ -7,12 +7,6 @@ from typing import Any
 from experiments.page.points import Point
 
 MOST_TOKENS = 60_000  # on a page: some 3 MB
-PRODUCERS = {
-    "accepted": "drafted, and kept",
-    "replaced": "the target's, in place of a drafted one",
-    "bonus": "the target's, behind a draft kept whole",
-    "plain": "the target's, where nothing was drafted",
-}
 
 
 @dataclass(frozen=True)
