@@ -18,7 +18,7 @@ ROW_SETTINGS = ("drafter", "knobs", "verifier", "guarantee", "gamma_policy", "ga
 
 
 def load_records(folder: Path) -> list[Record]:
-    """Read every record.json below a folder, in the order of their paths.
+    """Read every record.json below a folder, in the order of their points' paths.
 
     Offline W&B runs hold copies, which count where the point's own folder is not read, too. A file that is not a
     record, and a point that failed, are told by path as a RuntimeWarning and left out.
@@ -28,27 +28,27 @@ def load_records(folder: Path) -> list[Record]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder} to read records from")
-    records = []
-    for path in sorted(folder.rglob(RECORD_FILE)):
+    records: dict[Path, Record] = {}
+    for path in folder.rglob(RECORD_FILE):
         try:
             record = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
             if not all(isinstance(record[key], dict) for key in ("point", "metrics")):
                 raise TypeError("point and metrics must be objects")
-            if not _is_second_copy(path, record, folder):
-                records.append(record)
+            records[path] = record
         except (OSError, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"{path} is not a record ({type(error).__name__}: {error})", RuntimeWarning, stacklevel=2)
     for path in sorted(folder.rglob(ERROR_FILE)):
         warnings.warn(f"a point failed and is not in the table: {path}", RuntimeWarning, stacklevel=2)
-    return records
+    originals = {path: _original(path, record) for path, record in records.items()}
+    read = [path for path in records if originals[path] == path or originals[path] not in records]
+    return [records[path] for path in sorted(read, key=lambda path: (originals[path], path))]
 
 
-def _is_second_copy(path: Path, record: Record, folder: Path) -> bool:
-    """Whether this is POINTS/wandb/offline-run-.../files/record.json and POINTS/NAME/record.json is read as well."""
-    run, points = path.absolute().parents[1], path.absolute().parents[3]
-    original = points / str(record.get("name")) / RECORD_FILE
+def _original(path: Path, record: Record) -> Path:
+    """POINTS/NAME/record.json, also of the copy POINTS/wandb/offline-run-.../files/record.json."""
+    run = path.parent.parent
     is_copy = path.parent.name == "files" and run.name.startswith("offline-run-")
-    return is_copy and original.is_file() and folder.absolute() in original.parents
+    return run.parent.parent / str(record.get("name")) / RECORD_FILE if is_copy else path
 
 
 def is_lossy(record: Record) -> bool:
