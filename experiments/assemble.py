@@ -21,6 +21,7 @@ from experiments.help_text import register_help
 from experiments.kept import Kept
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
+from experiments.ranks import begun
 from framework.compiled import why_not
 from framework.draft import Law, Shape
 from framework.drafter import Drafter, most_nodes
@@ -42,8 +43,9 @@ ZOO = REPOSITORY / "experiments" / "zoo"
 
 
 def register_resolvers() -> None:
-    """Let yaml name what is embedded, ${zoo:target} is the target's folder, and --help its parts."""
+    """Let yaml name what is embedded, ${zoo:target} is the target's folder, and a time for all ranks; --help its parts."""
     register_help()
+    OmegaConf.register_new_resolver("begun", begun, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
 
 
@@ -185,8 +187,9 @@ def build_sampling(cfg: DictConfig) -> Sampling:
     return build(cfg.sampling)
 
 
-def build_tracker(cfg: DictConfig) -> Tracker:
-    return build(cfg.tracker)
+def build_tracker(cfg: DictConfig, kept: Kept) -> Tracker:
+    """The tracker of all points of a process: a server that did not answer one of them is not waited for again."""
+    return kept.beside("tracker").thing(_text(cfg.tracker), partial(build, cfg.tracker))
 
 
 def build_verifier(cfg: DictConfig, law: Law, shape: Shape) -> Verifier:
