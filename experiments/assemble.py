@@ -43,7 +43,7 @@ ZOO = REPOSITORY / "experiments" / "zoo"
 
 
 def register_resolvers() -> None:
-    """Let yaml name what is embedded, ${zoo:target} is the target's folder, and a time for all ranks; --help its parts."""
+    """Let yaml name what is embedded, ${zoo:target}, and a time that all ranks share; let --help name its parts."""
     register_help()
     OmegaConf.register_new_resolver("begun", begun, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
@@ -145,6 +145,11 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
     if cfg.engine.compile is True and (reason := why_not(device_named(cfg.device))):
         raise ValueError(f"engine.compile is true, but {reason}; or set engine.compile=false")
+    if cfg.engine.compile is True and cfg.target.get("device_map"):
+        raise ValueError(
+            "engine.compile is true, and target.device_map is not null; a round over several GPUs is no program: set "
+            "engine.compile=false, or target.device_map=null"
+        )
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
@@ -283,6 +288,8 @@ def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     """Whether rounds become programs; num_tokens is how many every decoder is to make."""
     if cfg.engine.compile != "auto":
         return bool(cfg.engine.compile)
+    if cfg.target.get("device_map"):
+        return False
     return num_tokens >= PROGRAMS_PAY_FROM and why_not(target.device) is None
 
 

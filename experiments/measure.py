@@ -49,7 +49,8 @@ def check_ranks(cfg: DictConfig) -> None:
     """
     check_kind("share_cores", cfg.share_cores, [bool])
     only_compared = HydraConfig.get().runtime.choices["verifier"] == COMPARES_ONLY
-    check_devices(cfg.device, share_cores=cfg.share_cores or only_compared)
+    several = bool(cfg.target.get("device_map"))
+    check_devices(cfg.device, several=several, share_cores=cfg.share_cores or only_compared)
 
 
 def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None) -> list[Record]:

@@ -63,18 +63,19 @@ def begun(pattern: str) -> str:
     return joined().all(datetime.now().strftime(pattern))[0]
 
 
-def check_devices(device: str, *, share_cores: bool) -> None:
+def check_devices(device: str, *, several: bool = False, share_cores: bool) -> None:
     """See that no times are falsified by ranks beside each other.
 
     Args:
         device: as the yaml says it.
+        several: whether a target takes all GPUs there are.
         share_cores: whether that does not matter.
 
     Raises:
         ValueError: ranks share the cores of a machine, or a GPU.
     """
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if started_together() else 1
-    on_gpus = device in ("auto", "cuda") and torch.cuda.is_available()
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if joined().size > 1 else 1
+    on_gpus = device in ("auto", "cuda") and torch.cuda.is_available() and not several
     if beside > (torch.cuda.device_count() if on_gpus else 1) and not share_cores:
         raise ValueError(
             f"share_cores is false, and {beside} ranks share this machine's cores, or a GPU (device={device}), which "

@@ -21,12 +21,11 @@ from experiments.kept import Kept, kept_by_process
 from experiments.sweeps import LOCK_FILE, Sweep, check_cores, claim, set_aside
 from framework.engine import Engine
 from framework.tiny_models import save_tiny
+from tests.counted_records import records_of
 
 REPOSITORY = Path(__file__).parents[1]
 FOUR_POINTS = ["gamma.gamma=1,2", "sampling.temperature=0,1"]
 TWELVE_POINTS = ["drafter=prompt_lookup,uniform_random", "gamma.gamma=1,2,3", "sampling.temperature=0,1"]
-# What is counted; all other metrics are times, or made of times.
-COUNTED = ("alpha", "tau", "gamma", "nodes", "operations", "tokens_equal", "quality", "occupancy")
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +62,6 @@ def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-
-
-def without_times(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as it must be again, whenever and by whom it is measured."""
-    kept = ("name", "study", "point", "config", "chat", "seeds", "counts", "differences", "rounds_histogram")
-    metrics = {key: value for key, value in record["metrics"].items() if key.startswith(COUNTED)}
-    assert len(metrics) > 5
-    rows = [{key: value for key, value in row.items() if "seconds" not in key} for row in record["prompts"]]
-    return {key: record[key] for key in kept} | {"metrics": metrics, "prompts": rows, "keys": sorted(record)}
-
-
-def records_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """By the place in the sweep's folder."""
-    return {
-        str(path.relative_to(folder)): without_times(json.loads(path.read_text()))
-        for path in sorted(folder.rglob("record.json"))
-    }
 
 
 # A point that fails
