@@ -36,7 +36,7 @@ def light_look(producer: Producer) -> str:
 
 
 def page_rules() -> str:
-    """Rules of a page that may be light or dark: .token and .swatch, and as variables --PRODUCER and --PRODUCER-edge."""
+    """Rules of a page that may be light or dark, for .token and .swatch, and the colours as variables."""
     rules = []
     for name in LIGHT:
         line = _line(name, f"var(--{name}-edge)")
