@@ -151,7 +151,7 @@ def measure(
 
     Args:
         kept: what was made for this target before, such as programs; gets those that are made now.
-        ranks: who measures, each every so manieth batch, whole, so that rows have the neighbours they always have.
+        ranks: who measures: batches are dealt out in turn, whole, so that rows have the neighbours they always have.
             All see what each of them saw, in the batches' order, and rank 0 writes the records. None is this process.
 
     Returns:
@@ -187,6 +187,8 @@ def measure(
                 for each in ranks.all(seen):
                     if each:
                         bench.keep(each)
+                if not bench.alive:
+                    break
             most_memory = max(ranks.all(peak_memory_mb(target.device)))
             for subject in bench.alive if ranks.number == 0 else ():
                 with bench.ends_only(subject):
@@ -291,7 +293,7 @@ class _Bench:
         """Add what was seen of the next batch, by whichever rank, and log its prompts.
 
         Raises:
-            Exception: what ended the yardstick.
+            Exception: what ended the yardstick, or what a tracker raised.
         """
         for name, error in seen.errors.items():
             if name not in self.subjects:
@@ -304,14 +306,13 @@ class _Bench:
             if name in seen.parts:
                 self.beside[name].append((runs[0], seen.parts[name]))
         for subject in self.alive:
-            with self.ends_only(subject):
-                name = subject.point.name
-                subject.tally.add(seen.tallies[name])
-                # As many as one rank alone would have looked at.
-                subject.divergences += seen.divergences[name][: POSITIONS - len(subject.divergences)]
-                for row in self._prompt_rows(name, seen):
-                    subject.rows.append(row)
-                    subject.tracker.log_prompt(row)
+            name = subject.point.name
+            subject.tally.add(seen.tallies[name])
+            # As many as one rank alone would have looked at.
+            subject.divergences += seen.divergences[name][: POSITIONS - len(subject.divergences)]
+            for row in self._prompt_rows(name, seen):
+                subject.rows.append(row)
+                subject.tracker.log_prompt(row)
 
     def _time(self, name: str, seen: Seen) -> None:
         batch, runs = seen.batch, seen.runs.setdefault(name, [])
