@@ -18,7 +18,7 @@ from experiments.kept import Kept, kept_by_process
 from experiments.knobs import check_kind
 from experiments.measurement import measure
 from experiments.publish import mirror, print_report
-from experiments.ranks import check_devices, joined
+from experiments.ranks import Ranks, check_devices, joined
 from experiments.records import Record
 from experiments.sweeps import COMPARES_ONLY
 from framework.tracker import ERROR_FILE, JsonlTracker, describe, write_json
@@ -33,12 +33,12 @@ def main(cfg: DictConfig) -> None:
     if HydraConfig.get().mode is not RunMode.MULTIRUN:
         with one_line_errors():
             check_ranks(cfg)
-            print_report(measure_point(cfg, folder, Kept()), folder)
+            print_report(measure_point(cfg, folder, Kept(), ranks=joined()), folder)
         return
     kept = kept_by_process()
     with one_line_errors(interrupted=None), error_on_disk(cfg, folder, kept):
         check_ranks(cfg)
-        for record in measure_point(cfg, folder, kept):
+        for record in measure_point(cfg, folder, kept, ranks=joined()):
             print_briefly(record)
 
 
@@ -53,12 +53,15 @@ def check_ranks(cfg: DictConfig) -> None:
     check_devices(cfg.device, several=several, share_cores=cfg.share_cores or only_compared)
 
 
-def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None) -> list[Record]:
-    """Measure what a config describes, together with the other ranks, if there are any.
+def measure_point(
+    cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None, ranks: Ranks | None = None
+) -> list[Record]:
+    """Measure what a config describes.
 
     Args:
         kept: what was loaded for earlier points.
         files: writes the point's files, where somebody else wants to hear of its prompts, too.
+        ranks: the processes that measure it together; None is this one.
 
     Returns:
         the one record, which is in the folder and with the tracker by then; nothing on other ranks than 0.
@@ -74,7 +77,7 @@ def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker
         cfg, name, drafters[name], target, sampling, study=study, folder=folder, compiled=plan.compiled, kept=kept
     )
     subject.tracker = files or subject.tracker
-    records = measure([subject], target, sampling, plan, kept, joined())
+    records = measure([subject], target, sampling, plan, kept, ranks)
     subject.raise_error()
     mirror(records, tracker, folder=folder)
     return records
