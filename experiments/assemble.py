@@ -21,6 +21,7 @@ from experiments.help_text import register_help
 from experiments.kept import Kept
 from experiments.knobs import check_kind, check_knobs, check_whole
 from experiments.measurement import Plan, Subject
+from experiments.ranks import begun
 from framework.compiled import why_not
 from framework.draft import Law, Shape
 from framework.drafter import Drafter, most_nodes
@@ -42,8 +43,9 @@ ZOO = REPOSITORY / "experiments" / "zoo"
 
 
 def register_resolvers() -> None:
-    """Let yaml name what is embedded, ${zoo:target} is the target's folder, and --help its parts."""
+    """Let yaml name what is embedded, ${zoo:target}, and a time that all ranks share; let --help name its parts."""
     register_help()
+    OmegaConf.register_new_resolver("begun", begun, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
 
 
@@ -143,6 +145,11 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
         raise ValueError(f"engine.compile is {cfg.engine.compile!r}; allowed: true, false, auto")
     if cfg.engine.compile is True and (reason := why_not(device_named(cfg.device))):
         raise ValueError(f"engine.compile is true, but {reason}; or set engine.compile=false")
+    if cfg.engine.compile is True and cfg.target.get("device_map"):
+        raise ValueError(
+            "engine.compile is true, and target.device_map is not null; a round over several GPUs is no program: set "
+            "engine.compile=false, or target.device_map=null"
+        )
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
@@ -185,8 +192,9 @@ def build_sampling(cfg: DictConfig) -> Sampling:
     return build(cfg.sampling)
 
 
-def build_tracker(cfg: DictConfig) -> Tracker:
-    return build(cfg.tracker)
+def build_tracker(cfg: DictConfig, kept: Kept) -> Tracker:
+    """The tracker of all points of a process: a server that did not answer one of them is not waited for again."""
+    return kept.beside("tracker").thing(_text(cfg.tracker), partial(build, cfg.tracker))
 
 
 def build_verifier(cfg: DictConfig, law: Law, shape: Shape) -> Verifier:
@@ -280,6 +288,8 @@ def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     """Whether rounds become programs; num_tokens is how many every decoder is to make."""
     if cfg.engine.compile != "auto":
         return bool(cfg.engine.compile)
+    if cfg.target.get("device_map"):
+        return False
     return num_tokens >= PROGRAMS_PAY_FROM and why_not(target.device) is None
 
 

@@ -12,8 +12,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
 from experiments.entry_point import one_line_errors, status
 from experiments.kept import Kept
+from experiments.knobs import check_kind
 from experiments.measurement import Subject, measure
-from experiments.publish import mirror, print_report
+from experiments.publish import mirror, mirror_untold, print_report
 from experiments.records import Record, load_records
 
 PROJECT = "wandb:"  # what records= begins with where it names a W&B project
@@ -25,9 +26,12 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
+        check_publish(cfg)
         earlier = None if cfg.against is None else read_records("against", str(cfg.against))
         if cfg.records is not None:
             records = read_records("records", str(cfg.records))
+            if cfg.publish:
+                mirror_untold(Path(cfg.records), build_tracker(cfg, Kept()))
             print_report(records, folder, source=str(cfg.records), against=earlier)
             return
         subjects: list[Subject] = []
@@ -46,9 +50,10 @@ def main(cfg: DictConfig) -> None:
 def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record | None]]:
     """Every drafter at every temperature, with its record unless it failed; drafters and target are built once."""
     check_temperatures(cfg)
-    tracker = build_tracker(cfg)
+    kept = Kept()
+    tracker = build_tracker(cfg, kept)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, kept := Kept())
+    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, kept)
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
         subjects = [
@@ -86,6 +91,16 @@ def read_records(key: str, source: str) -> list[Record]:
             f"runs, or {PROJECT}entity/project"
         )
     return records
+
+
+def check_publish(cfg: DictConfig) -> None:
+    """
+    Raises:
+        ValueError: it is neither true nor false, or true where there is no folder of records.
+    """
+    check_kind("publish", cfg.publish, [bool])
+    if cfg.publish and (cfg.records is None or str(cfg.records).startswith(PROJECT)):
+        raise ValueError(f"publish is true, and records is {cfg.records!r}; allowed: a folder of records")
 
 
 def check_temperatures(cfg: DictConfig) -> None:

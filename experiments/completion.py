@@ -4,16 +4,9 @@ import html
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.producer import Producer
+from experiments.token_colours import light_look
+from framework.producer import MEANINGS, Producer
 from framework.tally import Tally
-
-# Behind the text of a page, light or dark.
-BACKGROUNDS: dict[Producer, str] = {
-    "accepted": "rgba(46, 160, 67, .25)",
-    "replaced": "rgba(218, 54, 51, .35)",
-    "bonus": "rgba(56, 139, 253, .3)",
-    "plain": "transparent",
-}
 
 
 @dataclass(frozen=True)
@@ -87,15 +80,10 @@ class Completion:
     def _repr_html_(self) -> str:
         """For notebooks: the text on the colours of who produced it, and a line of figures."""
         spans = [
-            f'<span title="{token.producer}" style="background: {BACKGROUNDS[token.producer]}">'
-            f"{html.escape(token.text)}</span>"
+            f'<span title="{token.producer}" style="{light_look(token.producer)}">{html.escape(token.text)}</span>'
             for token in self.tokens
         ]
-        legend = " ".join(
-            f'<span style="background: {background}">{producer}</span>'
-            for producer, background in BACKGROUNDS.items()
-            if producer != "plain"
-        )
+        legend = " ".join(f'<span style="{light_look(producer)}">{producer}</span>' for producer in MEANINGS)
         prompt = f'<span style="opacity: .6">{html.escape(self.prompt)}</span>'
         text = f'<pre style="white-space: pre-wrap">{prompt}{"".join(spans)}</pre>'
         return f"{text}<p>{html.escape(self.in_words)} <small>{legend}</small></p>"

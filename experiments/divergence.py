@@ -6,33 +6,37 @@ from torch import Tensor
 from framework.draft import Draft, Law, Outcome, Shape, TargetRows
 from framework.verifiers.verifier import Verifier
 
-POSITIONS = 256  # at most so many are looked at: each asks the rule about every token that may be drafted
+POSITIONS = 256  # of a point, at most so many are looked at: each asks the rule about every token that may be drafted
 LIKELIEST = 512  # tokens of q that are; the others hold next to nothing of it
 
 
 class Divergence:
-    """Mean total variation between a token that comes out of a rule and the target's law of it.
+    """Total variation between a token that comes out of a rule and the target's law of it.
 
     Taken of the first token of a round, by the rule's own laws, summed over all that the drafter may have drafted: 0
     for an exact rule, but for the mass of q beyond its likeliest tokens. Of chains and single chosen tokens only.
+
+    Attributes:
+        found: at each position that was looked at.
     """
 
-    def __init__(self, verifier: Verifier):
+    def __init__(self, verifier: Verifier, *, most: int):
+        """
+        Args:
+            most: how many positions are looked at.
+        """
+        self.found: list[float] = []
         self._verifier = verifier
-        self._found: list[float] = []
+        self._most = most
 
     def watch(self, outcome: Outcome) -> None:
         """Look at a round; the engine's `watch`."""
         draft = outcome.draft
-        if draft.shape is not Shape.CHAIN or not draft.num_nodes:
+        if draft.shape is not Shape.CHAIN or not draft.num_nodes or len(self.found) >= self._most:
             return
         for row in (outcome.active & draft.valid[:, 0]).nonzero().flatten().tolist():
-            if len(self._found) < POSITIONS:
-                self._found.append(self._at(outcome.target, draft, row))
-
-    def metrics(self) -> dict[str, float]:
-        """divergence/total_variation, if anything was seen."""
-        return {"divergence/total_variation": sum(self._found) / len(self._found)} if self._found else {}
+            if len(self.found) < self._most:
+                self.found.append(self._at(outcome.target, draft, row))
 
     def _at(self, target: TargetRows, draft: Draft, row: int) -> float:
         logits = target.logits[row, 0]

@@ -18,6 +18,11 @@ class Kept:
         self._made_of: str | None = None
         self._thing: Any = None
         self._parts: dict[str, Any] = {}
+        self._beside: dict[str, Kept] = {}
+
+    def beside(self, name: str) -> "Kept":
+        """Something else that is kept, which stays when this is forgotten."""
+        return self._beside.setdefault(name, Kept())
 
     def thing(self, made_of: str, make: Callable[[], T]) -> T:
         """The thing that is made of this; made only if the kept one was made of something else."""
@@ -41,5 +46,5 @@ class Kept:
 
 @cache
 def kept_by_process() -> Kept:
-    """The target that this process loaded last, and all that was made for it."""
+    """The target that this process loaded last, and all that was made for it; beside it, the tracker."""
     return Kept()

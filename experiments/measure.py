@@ -15,9 +15,12 @@ from rich.console import Console
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
 from experiments.entry_point import one_line_errors
 from experiments.kept import Kept, kept_by_process
+from experiments.knobs import check_kind
 from experiments.measurement import measure
 from experiments.publish import mirror, print_report
+from experiments.ranks import Ranks, check_devices, joined
 from experiments.records import Record
+from experiments.sweeps import COMPARES_ONLY
 from framework.tracker import ERROR_FILE, JsonlTracker, describe, write_json
 
 register_resolvers()
@@ -29,38 +32,55 @@ def main(cfg: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if HydraConfig.get().mode is not RunMode.MULTIRUN:
         with one_line_errors():
-            print_report([measure_point(cfg, folder, Kept())], folder)
+            check_ranks(cfg)
+            print_report(measure_point(cfg, folder, Kept(), ranks=joined()), folder)
         return
     kept = kept_by_process()
     with one_line_errors(interrupted=None), error_on_disk(cfg, folder, kept):
-        print_briefly(measure_point(cfg, folder, kept))
+        check_ranks(cfg)
+        for record in measure_point(cfg, folder, kept, ranks=joined()):
+            print_briefly(record)
 
 
-def measure_point(cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None) -> Record:
+def check_ranks(cfg: DictConfig) -> None:
+    """
+    Raises:
+        ValueError: ranks are beside each other where times count.
+    """
+    check_kind("share_cores", cfg.share_cores, [bool])
+    only_compared = HydraConfig.get().runtime.choices["verifier"] == COMPARES_ONLY
+    several = bool(cfg.target.get("device_map"))
+    check_devices(cfg.device, several=several, share_cores=cfg.share_cores or only_compared)
+
+
+def measure_point(
+    cfg: DictConfig, folder: Path, kept: Kept, files: JsonlTracker | None = None, ranks: Ranks | None = None
+) -> list[Record]:
     """Measure what a config describes.
 
     Args:
         kept: what was loaded for earlier points.
         files: writes the point's files, where somebody else wants to hear of its prompts, too.
+        ranks: the processes that measure it together; None is this one.
 
     Returns:
-        the record, which is in the folder and with the tracker by then.
+        the one record, which is in the folder and with the tracker by then; nothing on other ranks than 0.
 
     Raises:
         ValueError, OSError: the message names the yaml key. What else a part raises passes through.
     """
     choices = HydraConfig.get().runtime.choices
-    sampling, tracker = build_sampling(cfg), build_tracker(cfg)
+    sampling, tracker = build_sampling(cfg), build_tracker(cfg, kept)
     name, study = choices["drafter"], choices.get("study") or HydraConfig.get().job.name
     target, plan, drafters = prepare(cfg, {name: cfg.drafter}, kept)
     subject = build_subject(
         cfg, name, drafters[name], target, sampling, study=study, folder=folder, compiled=plan.compiled, kept=kept
     )
     subject.tracker = files or subject.tracker
-    records = measure([subject], target, sampling, plan, kept)
+    records = measure([subject], target, sampling, plan, kept, ranks)
     subject.raise_error()
     mirror(records, tracker, folder=folder)
-    return records[0]
+    return records
 
 
 @contextmanager
@@ -71,7 +91,7 @@ def error_on_disk(cfg: DictConfig, folder: Path, kept: Kept) -> Iterator[None]:
     except Exception as error:
         # A constructor's own message says what was given, what is allowed and which key to change.
         told = (error.__cause__ or error) if isinstance(error, InstantiationException) else error
-        if not list(folder.rglob(ERROR_FILE)):
+        if joined().number == 0 and not list(folder.rglob(ERROR_FILE)):
             known = {"name": folder.name, "study": None, "point": {}, "config": OmegaConf.to_container(cfg)}
             write_json(folder / ERROR_FILE, known | describe(told))
         reason = describe(told)["error"].splitlines()[0]

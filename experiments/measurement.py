@@ -4,19 +4,20 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 import numpy as np
 import torch
 from rich.progress import Progress
 
-from experiments.divergence import Divergence
+from experiments.divergence import POSITIONS, Divergence
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.kept import Kept
 from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
+from experiments.ranks import Ranks
 from experiments.records import Record
 from experiments.timing import (
     Alone,
@@ -35,9 +36,10 @@ from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.tally import Tally
 from framework.target import Target
 from framework.token_trace import TokenTrace
-from framework.tracker import JsonlTracker, Point
+from framework.tracker import JsonlTracker, NoTracker, Point, Tracker, describe
 from framework.verifiers.verifier import Guarantee
 
 PART_BATCHES = 8  # beside so many batches at most, spread over all, the parts of a round are timed alone
@@ -94,16 +96,37 @@ class Batch:
     seeds: list[int]
 
 
+@dataclass
+class Seen:
+    """What a rank saw of a batch, ready to be handed to the others; by names of decoders, which are the points' own.
+
+    Attributes:
+        runs: timed runs, one per repeat.
+        parts: the parts of a loop's round, timed right after the first run.
+        tallies: of the untimed pass.
+        divergences: of a lossy rule, position by position.
+        counted: what the untimed pass saw of every prompt.
+        errors: what ended a decoder.
+    """
+
+    batch: Batch
+    runs: dict[str, list[Timed]] = field(default_factory=dict)
+    parts: dict[str, Parts] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    divergences: dict[str, list[float]] = field(default_factory=dict)
+    counted: dict[str, list[dict]] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+
 class Subject:
     """One point under measurement: its engine, and what was seen of it so far."""
 
     def __init__(self, point: Point, engine: Engine):
         self.point = point
         self.engine = engine
-        self.tracker = JsonlTracker()
+        self.tracker: Tracker = JsonlTracker()
         self.tally = engine.new_tally(detailed=True)
-        self.divergence = Divergence(engine.verifier) if engine.verifier.guarantee is Guarantee.LOSSY else None
-        self.counted: list[dict] = []  # what the untimed pass saw of every prompt
+        self.divergences: list[float] = []
         self.rows: list[dict] = []
         self.record: Record | None = None
         self.error: Exception | None = None
@@ -114,34 +137,63 @@ class Subject:
             raise self.error
 
 
-def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan, kept: Kept) -> list[Record]:
+def measure(
+    subjects: Sequence[Subject],
+    target: Target,
+    sampling: Sampling,
+    plan: Plan,
+    kept: Kept,
+    ranks: Ranks | None = None,
+) -> list[Record]:
     """Measure subjects that share target and sampling; write their records as they come.
 
     A subject that raises keeps its error, and the others go on without it.
 
     Args:
         kept: what was made for this target before, such as programs; gets those that are made now.
+        ranks: who measures: batches are dealt out in turn, whole, so that rows have the neighbours they always have.
+            All see what each of them saw, in the batches' order, and rank 0 writes the records. None is this process.
 
     Returns:
-        the records of those that finished, in their order.
+        the records of those that finished, in their order; none on other ranks than 0.
+
+    Raises:
+        ValueError: there are more ranks than batches.
+        ConnectionError: a rank is lost.
     """
+    ranks = ranks or Ranks()
+    batches = plan.batches()
+    if ranks.size > len(batches):
+        raise ValueError(
+            f"{ranks.size} ranks share {len(batches)} batches; allowed: a batch for each at least. Start fewer, or set "
+            "prompts.count higher or batch_size lower"
+        )
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    origin = provenance(target.device) | {"started": started}
-    bench = _Bench(subjects, target, sampling, plan, kept)
+    origin = provenance(target.device) | {"started": started, "ranks": ranks.size}
+    bench = _Bench(subjects, target, sampling, plan, kept, ranks)
     # No refreshing thread: it would take its share of what is being timed.
-    with Progress(transient=True, auto_refresh=False) as progress:
-        batches = plan.batches()
-        bar = progress.add_task("", total=len(batches) * (len(subjects) + plan.repeats * len(bench.decoders)))
+    with Progress(transient=True, auto_refresh=False, disable=ranks.number > 0) as progress:
+        own = batches[ranks.number :: ranks.size]
+        bar = progress.add_task("", total=len(own) * (len(subjects) + plan.repeats * len(bench.decoders)))
         try:
             for subject in subjects:
+                if ranks.number > 0:
+                    subject.tracker = NoTracker()
                 subject.tracker.start(subject.point)
-            for batch in batches:
-                for doing in bench.take(batch):
+            for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):
+                seen = Seen(wave[ranks.number]) if ranks.number < len(wave) else None
+                for doing in bench.take(seen) if seen else ():
                     progress.update(bar, description=f"T={sampling.temperature:g} {doing}", advance=1, refresh=True)
-            for subject in bench.alive:
+                for each in ranks.all(seen):
+                    if each:
+                        bench.keep(each)
+                if not bench.alive:
+                    break
+            most_memory = max(ranks.all(peak_memory_mb(target.device)))
+            for subject in bench.alive if ranks.number == 0 else ():
                 with bench.ends_only(subject):
                     record = bench.record(subject) | origin
-                    record["metrics"]["peak_memory_mb"] = peak_memory_mb(target.device)
+                    record["metrics"]["peak_memory_mb"] = most_memory
                     subject.tracker.finish(record | {"measuring_seconds": time.perf_counter() - start})
                     subject.record = record
         except BaseException as error:  # an interrupt, or the yardstick itself: every point says what ended it
@@ -154,8 +206,16 @@ def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, pla
 class _Bench:
     """All decoders that are compared, and every timed run of theirs."""
 
-    def __init__(self, subjects: Sequence[Subject], target: Target, sampling: Sampling, plan: Plan, kept: Kept):
-        self.target, self.sampling, self.plan = target, sampling, plan
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        target: Target,
+        sampling: Sampling,
+        plan: Plan,
+        kept: Kept,
+        ranks: Ranks,
+    ):
+        self.target, self.sampling, self.plan, self.ranks = target, sampling, plan, ranks
         plain = kept.part(
             f"plain decoding, {sampling}, compiled {plan.compiled}, ended by {plan.stopping.eos_ids}",
             lambda: Autoregressive(target=target, sampling=sampling, compiled=plan.compiled),
@@ -182,52 +242,94 @@ class _Bench:
         return [subject for subject in self.subjects.values() if not subject.error and not subject.record]
 
     @contextmanager
-    def ends_only(self, subject: Subject | None) -> Iterator[None]:
-        """What a subject raises ends that subject; what the yardstick raises (None) ends everything."""
+    def ends_only(self, subject: Subject) -> Iterator[None]:
+        """What a subject raises ends that subject."""
         try:
             yield
         except Exception as error:
-            if subject is None:
-                raise
-            subject.error = error
-            subject.tracker.fail(error)
-            del self.decoders[subject.point.name]
+            self._end(subject, error)
 
-    def take(self, batch: Batch) -> Iterator[str]:
-        """Count and time one batch with everyone, and log its prompts; says after each step what was done."""
-        if batch.number == 0:
-            self._tell_costs(batch)
+    def _end(self, subject: Subject, error: Exception) -> None:
+        subject.error = error
+        subject.tracker.fail(error)
+        del self.decoders[subject.point.name]
+
+    @contextmanager
+    def _catching(self, name: str, seen: Seen) -> Iterator[None]:
+        """What a decoder raises is for all ranks to know."""
+        try:
+            yield
+        except Exception as error:
+            if self.ranks.size > 1:  # not every error can be sent
+                told = describe(error)
+                error = RuntimeError(f"on rank {self.ranks.number}: {told['error']}\n{told['traceback']}")
+            seen.errors[name] = error
+
+    def take(self, seen: Seen) -> Iterator[str]:
+        """Count and time a batch with everyone; says after each step what was done. The yardstick's error ends it."""
+        batch = seen.batch
+        is_first = batch.number == self.ranks.number
+        if is_first:
+            self._tell_costs(seen)
         for subject in self.alive:
-            with self.ends_only(subject):
-                self._count(subject, batch)
+            if subject.point.name not in seen.errors:
+                with self._catching(subject.point.name, seen):
+                    self._count(subject, seen)
             yield f"counted {subject.point.name}"
-        if batch.number == 0 or self.plan.compiled:
-            self._warm_up(batch)
+        if is_first or self.plan.compiled:
+            self._warm_up(seen)
         for repeat in range(self.plan.repeats):
             # Whoever comes first in one repeat comes last in another.
             names = list(self.decoders)[repeat:] + list(self.decoders)[:repeat]
             for name in names if repeat % 2 == 0 else reversed(names):
-                with self.ends_only(self.subjects.get(name)):
-                    decoder, stopping = self.decoders[name], self.plan.stopping
-                    run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
-                    self.runs[name][repeat].append(run)
-                    if repeat == 0 and name in self._loops and batch.number in self._beside_parts:
-                        parts = self._parts(self._loops[name], batch, run.generation.tokens, PART_REPEATS)
-                        self.beside[name].append((run, parts))
+                if any(failed not in self.subjects for failed in seen.errors):
+                    return
+                if name not in seen.errors:
+                    with self._catching(name, seen):
+                        self._time(name, seen)
                 yield f"timed {name}"
+
+    def keep(self, seen: Seen) -> None:
+        """Add what was seen of the next batch, by whichever rank, and log its prompts.
+
+        Raises:
+            Exception: what ended the yardstick, or what a tracker raised.
+        """
+        for name, error in seen.errors.items():
+            if name not in self.subjects:
+                raise error
+            if name in self.decoders:
+                self._end(self.subjects[name], error)
+        for name, runs in seen.runs.items():
+            for repeat, run in enumerate(runs):
+                self.runs[name][repeat].append(run)
+            if name in seen.parts:
+                self.beside[name].append((runs[0], seen.parts[name]))
         for subject in self.alive:
-            for row in self._prompt_rows(subject, batch):
+            name = subject.point.name
+            subject.tally.add(seen.tallies[name])
+            # As many as one rank alone would have looked at.
+            subject.divergences += seen.divergences[name][: POSITIONS - len(subject.divergences)]
+            for row in self._prompt_rows(name, seen):
                 subject.rows.append(row)
                 subject.tracker.log_prompt(row)
 
-    def _tell_costs(self, batch: Batch) -> None:
+    def _time(self, name: str, seen: Seen) -> None:
+        batch, runs = seen.batch, seen.runs.setdefault(name, [])
+        decoder, stopping = self.decoders[name], self.plan.stopping
+        runs.append(timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device))
+        if len(runs) == 1 and name in self._loops and batch.number in self._beside_parts:
+            seen.parts[name] = self._parts(self._loops[name], batch, runs[0].generation.tokens, PART_REPEATS)
+
+    def _tell_costs(self, seen: Seen) -> None:
         """Let gamma policies that ask know what drafting and the target's passes cost, in the middle of a text."""
         asking = [subject for subject in self.alive if hasattr(subject.engine.gamma_policy, "use_costs")]
         if not asking:
             return
+        batch = seen.batch
         plain = self.decoders[YARDSTICK].generate(batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds)
         for subject in asking:
-            with self.ends_only(subject):
+            with self._catching(subject.point.name, seen):
                 parts = self._parts(subject.engine, batch, plain.tokens, COSTS_REPEATS, every_depth=True)
                 subject.engine.gamma_policy.use_costs(parts.costs)  # type: ignore[attr-defined]
 
@@ -246,41 +348,43 @@ class _Bench:
             every_depth=every_depth,
         )
 
-    def _count(self, subject: Subject, batch: Batch) -> None:
+    def _count(self, subject: Subject, seen: Seen) -> None:
         """The untimed pass, whose sums need every law in full."""
+        batch, name, verifier = seen.batch, subject.point.name, subject.engine.verifier
+        lossy = verifier.guarantee is Guarantee.LOSSY
+        divergence = Divergence(verifier, most=POSITIONS - len(subject.divergences) if lossy else 0)
         traced = min(batch.rows) < TRACED_PROMPTS
         trace = TokenTrace(len(batch.rows), most_tokens=TRACED_TOKENS if traced else 0)
 
         def watch(outcome: Outcome) -> None:
             trace.watch(outcome)
-            if subject.divergence:
-                subject.divergence.watch(outcome)
+            divergence.watch(outcome)
 
         generation = subject.engine.generate(
             batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds, detailed=True, watch=watch
         )
         assert generation.tally is not None
-        subject.tally.add(generation.tally)
-        for row, tokens in enumerate(trace.tokens(generation.tokens)):
-            seen: dict = {"accepted": trace.accepted[row], "tested": trace.tested[row]}
-            if batch.rows[row] < TRACED_PROMPTS:
-                seen["tokens"] = traced_text(tokens, self.target.tokenizer)
-            subject.counted.append(seen)
+        seen.tallies[name], seen.divergences[name] = generation.tally, divergence.found
+        seen.counted[name] = [
+            {"accepted": trace.accepted[row], "tested": trace.tested[row]}
+            | ({"tokens": traced_text(tokens, self.target.tokenizer)} if batch.rows[row] < TRACED_PROMPTS else {})
+            for row, tokens in enumerate(trace.tokens(generation.tokens))
+        ]
 
-    def _warm_up(self, batch: Batch) -> None:
-        stopping = self.plan.stopping
+    def _warm_up(self, seen: Seen) -> None:
+        batch, stopping = seen.batch, self.plan.stopping
         # A program is made for rows of one width, which depends on how much may be added to a prompt.
         few = stopping.max_new_tokens if self.plan.compiled else min(WARM_UP_TOKENS, stopping.max_new_tokens)
         short = replace(stopping, max_new_tokens=few)
-        for name, decoder in list(self.decoders.items()):
-            with self.ends_only(self.subjects.get(name)):
+        for name, decoder in self.decoders.items():
+            if name in seen.errors:
+                continue
+            with self._catching(name, seen):
                 timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
 
-    def _prompt_rows(self, subject: Subject, batch: Batch) -> Iterator[dict]:
+    def _prompt_rows(self, name: str, seen: Seen) -> Iterator[dict]:
         """What is known of each prompt of a batch; seconds are those of its batch, in lists of every repeat."""
-        own, yardstick = (
-            [repeat[batch.number] for repeat in self.runs[name]] for name in (subject.point.name, YARDSTICK)
-        )
+        batch, own, yardstick = seen.batch, seen.runs[name], seen.runs[YARDSTICK]
         generation = own[0].generation
         ratios = generation.tally.metrics() if generation.tally and len(batch.rows) == 1 else {}
         for index, row in enumerate(batch.rows):
@@ -300,7 +404,7 @@ class _Bench:
                 "finish_reason": generation.finish_reasons[index],
                 "seed": batch.seeds[index],
                 "text": self.target.tokenizer.decode(tokens),
-                **subject.counted[row],
+                **seen.counted[name][index],
             } | ({} if prompt.reference is None else {"reference": prompt.reference})
 
     def record(self, subject: Subject) -> Record:
@@ -317,7 +421,8 @@ class _Bench:
             [self.target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers],
             [prompt.reference for prompt in prompt_set.prompts],
         )
-        metrics |= subject.divergence.metrics() if subject.divergence else {}
+        if found := subject.divergences:
+            metrics["divergence/total_variation"] = sum(found) / len(found)
         stages, stages_per_round = stage_times(
             self.runs[name][0],
             num_passes=float(tally.passes.sum()),

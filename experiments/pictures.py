@@ -164,18 +164,21 @@ def _draw_round_time(groups: Iterable[Group], colours: dict[str, str]) -> Figure
 
 
 def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
-    left = 0.0
+    left, plain = 0.0, record["metrics"].get("yardstick_ms_per_token")
+    if record["point"].get("batch_size", 1) > 1:  # a round of a batch is not one row's
+        plain = None
     for stage, milliseconds in stages_per_round(record).items():
         ax.barh(y, milliseconds, left=left, height=0.6, color=STAGE_COLOURS[stage], edgecolor="white", linewidth=0.5)
         if milliseconds > 0.12 * longest:
             ink = INK if stage in ("target", "observe") else "white"
-            ax.text(left + 0.02 * longest, y, f"{milliseconds:.1f}", va="center", color=ink, fontsize=8)
+            crossed = plain is not None and left <= plain < left + milliseconds / 2  # by the mark of plain decoding
+            at, side = (left + milliseconds - 0.02 * longest, "right") if crossed else (left + 0.02 * longest, "left")
+            ax.text(at, y, f"{milliseconds:.1f}", va="center", ha=side, color=ink, fontsize=8)
         left += milliseconds
     tau = record["metrics"].get("tau")
     told = f"{left:.1f} ms" if tau is None else f"{left:.1f} ms → {tau:.2f} tokens"
     ax.annotate(told, (left, y), (5, 0), textcoords="offset points", va="center", color=INK, fontsize=8)
-    plain = record["metrics"].get("yardstick_ms_per_token")
-    if plain is not None and record["point"].get("batch_size", 1) == 1:  # a round of a batch is not one row's
+    if plain is not None:
         ax.plot([plain, plain], [y - 0.4, y + 0.4], color=INK, linewidth=1.2)
 
 

@@ -30,9 +30,9 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """The most memory there was in use so far: tensors on a GPU; on a CPU the whole process."""
+    """The most memory there was in use so far: tensors on all GPUs; on a CPU the whole process."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
+        return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 

@@ -14,7 +14,7 @@ from experiments.cells import markdown
 from experiments.entry_point import status
 from experiments.page.render import write_page
 from experiments.pictures import draw_pictures
-from experiments.records import Record, group_records
+from experiments.records import Record, group_records, located_records
 from experiments.report import comparison_table, markdown_table
 from framework.tracker import Point, Tracker, TrainingTracker, tracked
 
@@ -22,9 +22,12 @@ PAGE = "report.html"
 
 
 def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None:
-    """Replay finished records to a tracker: nothing of it runs while anything is timed.
+    """Replay finished records to a tracker that was not told yet: nothing of it runs while anything is timed.
 
     The files on disk are complete by then; a tracker that fails costs a warning, not a measurement.
+
+    Args:
+        folder: holds the folder of each of the points.
     """
     for record in records:
         point = Point(
@@ -34,10 +37,19 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
             settings=record["point"],
             config=record["config"],
         )
+        if tracker.was_told(point):
+            continue
         with _only_warned_of(tracker, point.name), tracked(tracker, point):
             for row in record["prompts"]:
                 tracker.log_prompt(row)
             tracker.finish(record)
+
+
+def mirror_untold(folder: Path, tracker: Tracker) -> None:
+    """Replay what a tracker was not told of the records below a folder, as after a kill, or where there was none."""
+    for path, record in located_records(folder).items():
+        if path.parent.name == record["name"]:  # else it is what W&B was told, and lies there
+            mirror([record], tracker, folder=path.parents[1])
 
 
 def mirror_training(folder: Path, facts: dict[str, Any], tracker: TrainingTracker, *, study: str) -> None:

@@ -18,7 +18,12 @@ ROW_SETTINGS = ("drafter", "knobs", "verifier", "guarantee", "gamma_policy", "ga
 
 
 def load_records(folder: Path) -> list[Record]:
-    """Read every record.json below a folder, in the order of their points' paths.
+    """Read every record.json below a folder, in the order of their points' paths: `located_records` without places."""
+    return list(located_records(folder).values())
+
+
+def located_records(folder: Path) -> dict[Path, Record]:
+    """Read every record.json below a folder, in the order of their points' paths; by the file it was read from.
 
     Offline W&B runs hold copies, which count where the point's own folder is not read, too. A file that is not a
     record, and a point that failed, are told by path as a RuntimeWarning and left out.
@@ -36,12 +41,12 @@ def load_records(folder: Path) -> list[Record]:
                 raise TypeError("point and metrics must be objects")
             records[path] = record
         except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"{path} is not a record ({type(error).__name__}: {error})", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{path} is not a record ({type(error).__name__}: {error})", RuntimeWarning, stacklevel=3)
     for path in sorted(folder.rglob(ERROR_FILE)):
-        warnings.warn(f"a point failed and is not in the table: {path}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"a point failed and is not in the table: {path}", RuntimeWarning, stacklevel=3)
     originals = {path: _original(path, record) for path, record in records.items()}
     read = [path for path in records if originals[path] == path or originals[path] not in records]
-    return [records[path] for path in sorted(read, key=lambda path: (originals[path], path))]
+    return {path: records[path] for path in sorted(read, key=lambda path: (originals[path], path))}
 
 
 def _original(path: Path, record: Record) -> Path:

@@ -98,7 +98,8 @@ def measure_trial(
     state, speedup = TrialState.FAIL, None
     with point_config(chosen) as point_cfg, suppress(Exception), error_on_disk(point_cfg, folder, kept):
         try:
-            speedup = measure_point(point_cfg, folder, kept, EndedEarly(trial))["metrics"][METRIC]
+            (record,) = measure_point(point_cfg, folder, kept, EndedEarly(trial))
+            speedup = record["metrics"][METRIC]
             state = TrialState.COMPLETE
         except optuna.TrialPruned:
             state = TrialState.PRUNED

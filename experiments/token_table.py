@@ -4,15 +4,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from framework.producer import MEANINGS, Producer
+from experiments.token_colours import light_look
+from framework.producer import MEANINGS
 
-# Told apart by more than the colour.
-LOOKS: dict[Producer, str] = {
-    "accepted": "background:#d3eee4",
-    "replaced": "background:#fadccb;border-bottom:2px solid #b84c00",
-    "bonus": "background:#d4e6f7;border-bottom:2px dotted #005f9e",
-    "plain": "background:#ececea",
-}
 STYLE = """body{font:13px/1.5 system-ui,sans-serif;color:#1d1d1d;background:#fff;margin:8px}
 table{border-collapse:collapse}
 th,td{text-align:left;vertical-align:top;padding:4px 10px 4px 0;border-bottom:1px solid #ddd}
@@ -25,7 +19,7 @@ def token_table(rows: Sequence[dict[str, Any]]) -> str:
     Args:
         rows: of prompts, as records hold them. Text beyond the `tokens` that were recorded is not coloured.
     """
-    style = STYLE + "".join(f"\n.{producer}{{{look}}}" for producer, look in LOOKS.items())
+    style = STYLE + "".join(f"\n.{producer}{{{light_look(producer)}}}" for producer in MEANINGS)
     legend = " · ".join(
         f'<span class="{producer}">{producer}</span> {meaning}' for producer, meaning in MEANINGS.items()
     )

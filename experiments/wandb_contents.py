@@ -13,7 +13,7 @@ from framework.tracker import Point
 
 # Series of a run, by the prefix of their names: the axis each is drawn over.
 AXES = {"prompt": "prompt/number", "position": "position/number", "training": "training/step"}
-ORIGIN = ("command", "commit", "versions", "machine", "seeds", "started")
+ORIGIN = ("command", "commit", "versions", "machine", "seeds", "started", "ranks")
 
 
 def tags_of(settings: dict[str, Any]) -> list[str]:

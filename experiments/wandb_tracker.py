@@ -13,6 +13,8 @@ from experiments.wandb_artifacts import log_trained, use_trained
 from experiments.wandb_sending import probe, send
 from framework.tracker import RECORD_FILE, Point
 
+RUN_FILE = "wandb_run.txt"  # beside a point's record: the run that holds all of it
+
 Mode = Literal["offline", "online", "disabled"]
 
 
@@ -25,7 +27,7 @@ class WandbTracker:
     Every run is written offline, in the run's folder under wandb/, which asks nothing of a network. Online, `wandb
     sync` then sends it, in a process of its own that is stopped when its time is over: W&B's online runs can wait
     without end for a server that went away, and lose their summary. What was not sent stays on the disk, and one line
-    says how to send it.
+    says how to send it. One tracker serves all points of a process, so that a dead server is waited for once.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class WandbTracker:
         self._probe_seconds = probe_seconds
         self._sync_seconds = sync_seconds
         self._gave_up = False
+        self._kept_offline: set[Path] = set()  # folders of runs of which that was said
         self._run: wandb.Run | None = None
         self._point: Point | None = None
         self._rows: list[dict[str, Any]] = []
@@ -89,6 +92,12 @@ class WandbTracker:
             file.write_text(json.dumps(record), encoding="utf-8")
             run.save(file, base_path=run.dir, policy="now")
         self._close(exit_code=0)
+        if not run.disabled:
+            # The run holds all by now, whatever becomes of the sending.
+            place = self._run_file(self._point)
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(f"{Path(run.dir).parent}\n", encoding="utf-8")
+        self._send(run)
 
     def fail(self, error: BaseException) -> None:
         """Close the run as failed, with the error in its summary, and send it if that was asked for."""
@@ -97,7 +106,11 @@ class WandbTracker:
         try:
             self._run.summary.update({"error": f"{type(error).__name__}: {error}"})
         finally:
-            self._close(exit_code=1)
+            self._send(self._close(exit_code=1))
+
+    def was_told(self, point: Point) -> bool:
+        """Whether a run holds all of the point, be it sent or not."""
+        return self._mode == "disabled" or self._run_file(point).exists()
 
     def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
         """A run of its own, which holds the drafter as an artifact."""
@@ -118,29 +131,38 @@ class WandbTracker:
         except BaseException as error:
             self.fail(error)
             raise
-        self._close(exit_code=0)
+        self._send(self._close(exit_code=0))
+
+    @staticmethod
+    def _run_file(point: Point) -> Path:
+        return point.folder / point.name / RUN_FILE
 
     def _opened(self) -> wandb.Run:
         assert self._run is not None, "start comes first"
         return self._run
 
-    def _close(self, *, exit_code: int) -> None:
+    def _close(self, *, exit_code: int) -> wandb.Run:
         run, self._run = self._opened(), None
         run.finish(exit_code=exit_code)
-        if self._mode == "online" and not self._gave_up:
-            self._send(Path(run.dir).parent, run.settings.base_url)
+        return run
 
-    def _send(self, folder: Path, address: str) -> None:
-        """Send a closed run; after one that could not be sent, later points do not wait for the server again."""
-        try:
-            probe(address, self._probe_seconds)
-            print(f"W&B: {send(folder, self._sync_seconds)}")
-        except (OSError, ValueError) as error:
-            self._gave_up = True
-            print(
-                f"W&B at {address}: {str(error).rstrip('.')}. This point and those after it are kept offline; "
-                f"send them with: wandb sync {folder.parent}"
-            )
+    def _send(self, run: wandb.Run) -> None:
+        """Online, send a closed run; after one that could not be sent, no later one waits for the server again."""
+        if self._mode != "online":
+            return
+        folder, address = Path(run.dir).parent, run.settings.base_url
+        kept = f"kept offline, to be sent with: wandb sync {folder.parent}"
+        if not self._gave_up:
+            try:
+                probe(address, self._probe_seconds)
+                print(f"W&B: {send(folder, self._sync_seconds)}")
+                return
+            except (OSError, ValueError) as error:
+                self._gave_up = True
+                print(f"W&B at {address}: {str(error).rstrip('.')}. This point and those after it are {kept}")
+        elif folder.parent not in self._kept_offline:
+            print(f"W&B: {kept}")
+        self._kept_offline.add(folder.parent)
 
     def _open(
         self, folder: Path, *, name: str, group: str, job_type: str, tags: Sequence[str], config: dict[str, Any]

@@ -76,12 +76,14 @@ class _SlotLayer(CacheLayerMixin):
         slots = self.slots
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        writes = slots.writes.to(key_states.device)  # layers may lie on other devices than tokens
         for kept, states in ((self.keys, key_states), (self.values, value_states)):
-            kept.flatten(0, 1).index_copy_(0, slots.writes, states.transpose(1, 2).flatten(0, 1))
+            kept.flatten(0, 1).index_copy_(0, writes, states.transpose(1, 2).flatten(0, 1))
         return self.keys[:, : slots.visible].transpose(1, 2), self.values[:, : slots.visible].transpose(1, 2)
 
     def move(self, source: Tensor, to: Tensor) -> None:
         """Copy slots; both are int64 indices into all rows laid end to end."""
+        source, to = source.to(self.keys.device), to.to(self.keys.device)
         for kept in (self.keys, self.values):
             flat = kept.flatten(0, 1)
             flat.index_copy_(0, to, flat.index_select(0, source))

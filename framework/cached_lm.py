@@ -135,7 +135,8 @@ class CachedLM:
                 logits_to_keep=0 if kept is None else kept,
                 **({"key_positions": key_positions} if self.text_start else {}),
             ).logits
-        made = (self._to_vocabulary(logits), self._watched.hidden)
+        # Of a model on several devices the output layer's input lies where that layer does.
+        made = (self._to_vocabulary(logits).to(tokens.device), self._watched.hidden.to(tokens.device))
         # What is copied out of inference mode is an ordinary tensor again, fit to be trained on.
         if keep is None:
             logits, self.hidden = (each.clone() for each in made)

@@ -74,7 +74,7 @@ class MedusaHeads(nn.Module):
             [..., depth, V] logits before temperature.
         """
         weights, biases = self.weights[:depth], self.biases[:depth]
-        hidden = hidden.to(weights.dtype)
+        device, hidden = hidden.device, hidden.to(weights)  # the output layer's, which may be another
         # All heads' blocks as one matrix, and as one product.
         residual = functional.linear(hidden, weights.flatten(0, 1), biases.flatten())
         states = hidden.unsqueeze(-2) + functional.silu(residual).unflatten(-1, biases.shape)
@@ -86,7 +86,7 @@ class MedusaHeads(nn.Module):
                 states = torch.einsum("...kh,kgh->...kg", states, self.maps[:depth]).contiguous()
             layer = self._tied()
             logits = layer(states.to(layer.weight.dtype))
-        return logits[..., : self._width]  # rows beyond V are padding
+        return logits[..., : self._width].to(device)  # rows beyond V are padding
 
 
 def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: Accuracies) -> None:

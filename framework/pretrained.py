@@ -5,8 +5,10 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
@@ -27,10 +29,19 @@ from framework.hub import why_unreachable
 from framework.refusal import ATTENTIONS, longest_context
 from framework.target import Target
 
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_target(*, path: str, dtype: str, device: str, attention: str, context: int | None) -> Target:
+def load_target(
+    *,
+    path: str,
+    dtype: str,
+    device: str,
+    attention: str,
+    context: int | None,
+    device_map: str | dict[str, int | str] | None = None,
+) -> Target:
     """Load the model whose output law is promised.
 
     Args:
@@ -39,14 +50,18 @@ def load_target(*, path: str, dtype: str, device: str, attention: str, context: 
         device: "auto" takes a GPU where there is one; else a torch device.
         attention: fused, sdpa or eager.
         context: most positions to use; None takes the model's own limit.
+        device_map: how transformers spreads the model over several GPUs: auto, balanced, balanced_low_0, sequential, or
+            the GPU of every part by its name. Tokens and laws are where its embeddings are. None: all on `device`.
 
     Raises:
         OSError: nothing loadable at `path`, or no network to load it over.
         ValueError: an unknown setting, or a model that cannot be served exactly.
+        ImportError: device_map without the package accelerate.
     """
+    check_device_map(device_map, device)
     place = _locate(path, key="target.path")
     tokenizer = _load_tokenizer(place)
-    model = _load_model(place, dtype, device_named(device), attention, key="target")
+    model = _load_model(place, dtype, device_named(device), attention, key="target", device_map=device_map)
     vocabulary_size = min(max(tokenizer.get_vocab().values()) + 1, model.config.get_text_config().vocab_size)
     return Target(
         model=CachedLM(model, vocabulary_size=vocabulary_size, context=context),
@@ -84,6 +99,33 @@ def load_draft_model(
         return CachedLM(model, vocabulary_size=target.vocabulary_size, context=min(target.model.context, limit))
 
     return load
+
+
+def check_device_map(device_map: str | dict[str, int | str] | None, device: str) -> None:
+    """See that a model can be spread as it says, before anything is loaded.
+
+    Raises:
+        ValueError: it says nothing that is known, or there is no GPU.
+        ImportError: there is no accelerate, which does it.
+    """
+    if device_map is None:
+        return
+    given = f"target.device_map is {device_map!r}"
+    if not (isinstance(device_map, dict) and device_map) and device_map not in DEVICE_MAPS:
+        raise ValueError(f"{given}; allowed: null, {', '.join(DEVICE_MAPS)}, or a GPU for every part of the model")
+    if device_named(device).type != "cuda":
+        raise ValueError(f"{given}, and device={device} is no GPU here; allowed on a CPU: null")
+    if isinstance(device_map, dict) and (elsewhere := _off_gpus(device_map)):
+        raise ValueError(f"{given}, which puts {elsewhere[0]!r} on no GPU; allowed: GPUs, such as 0 or cuda:1")
+    if find_spec("accelerate") is None:
+        raise ImportError(
+            f"{given}, which needs the package accelerate: pip install -e '.[device_map]'; or set it to null"
+        )
+
+
+def _off_gpus(device_map: dict[str, int | str]) -> list[str]:
+    """Parts of a model that lie in the CPU's memory or on the disk."""
+    return [part for part, place in device_map.items() if str(place).split(":")[0] in ("cpu", "disk", "meta")]
 
 
 def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, *, key: str) -> None:
@@ -193,18 +235,38 @@ def _load_tokenizer(place: _Place) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(place.path, local_files_only=place.is_local, trust_remote_code=False)
 
 
-def _load_model(place: _Place, dtype: str, device: torch.device, attention: str, *, key: str) -> PreTrainedModel:
+def _load_model(
+    place: _Place,
+    dtype: str,
+    device: torch.device,
+    attention: str,
+    *,
+    key: str,
+    device_map: str | dict[str, int | str] | None = None,
+) -> PreTrainedModel:
     if dtype not in DTYPES:
         raise ValueError(f"{key}.dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
     if attention not in ATTENTIONS:
         raise ValueError(f"{key}.attention is {attention!r}; allowed: {', '.join(ATTENTIONS)}")
-    options = {"local_files_only": place.is_local, "trust_remote_code": False}
+    options: dict[str, Any] = {"local_files_only": place.is_local, "trust_remote_code": False}
     fused_attention.register()
     with place.loading():
         has_encoder = AutoConfig.from_pretrained(place.path, **options).is_encoder_decoder
         model, report = (AutoModelForSeq2SeqLM if has_encoder else AutoModelForCausalLM).from_pretrained(
-            place.path, dtype=DTYPES[dtype], attn_implementation=attention, output_loading_info=True, **options
+            place.path,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            output_loading_info=True,
+            device_map=device_map,
+            **options,
         )
         if missing := sorted(report["missing_keys"]):
             raise ValueError(f"{len(missing)} weights are not in its files, {missing[0]} for one")
-    return model.to(device).requires_grad_(False)
+        if device_map is None:
+            model.to(device)
+        elif elsewhere := _off_gpus(model.hf_device_map):
+            raise ValueError(
+                f"the GPUs have no room for {len(elsewhere)} parts of it, {elsewhere[0]} for one; {key}.device_map "
+                "needs more of them"
+            )
+    return model.requires_grad_(False)

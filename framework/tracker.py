@@ -59,6 +59,10 @@ class Tracker(Protocol):
         """Called when anything was raised, be it by start or finish. Must close what start opened, if it did."""
         ...
 
+    def was_told(self, point: Point) -> bool:
+        """Whether a point's finish was taken, by this process or an earlier one: it is not told again then."""
+        ...
+
 
 class TrainingTracker(Protocol):
     """Receives trained drafters."""
@@ -142,6 +146,10 @@ class JsonlTracker:
         finally:
             self.close()
 
+    def was_told(self, point: Point) -> bool:
+        """Whether there is a record."""
+        return (point.folder / point.name / RECORD_FILE).exists()
+
     def close(self) -> None:
         """End the point as it is, with the prompts that were logged."""
         if self._prompts is not None:
@@ -163,6 +171,10 @@ class NoTracker:
 
     def fail(self, error: BaseException) -> None:
         """Do nothing."""
+
+    def was_told(self, point: Point) -> bool:
+        """All that it wants to know."""
+        return True
 
     def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
         """Do nothing."""

@@ -8,7 +8,16 @@ from torch import nn
 
 
 def twin(module: Any, children: dict[str, nn.Module]) -> Any:
-    """A module with some other children."""
+    """A module with some other children.
+
+    Raises:
+        ValueError: the module is on several devices: what moves tensors between them is bound to it and its children.
+    """
+    if hasattr(module, "_hf_hook"):
+        raise ValueError(
+            f"target.device_map spreads {type(module).__name__} over several GPUs, and no part of it can be exchanged "
+            "there, as layer_skip and encoder-decoder models need; set it to null"
+        )
     made = copy.copy(module)
     made._modules = module._modules | children
     return made

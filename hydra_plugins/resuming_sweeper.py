@@ -14,7 +14,9 @@ from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
 from experiments.entry_point import one_line_errors
-from experiments.publish import print_report
+from experiments.kept import kept_by_process
+from experiments.publish import mirror_untold, print_report
+from experiments.ranks import started_together
 from experiments.records import load_records
 from experiments.sweeps import Sweep, check_cores, claim, error_of, set_aside
 
@@ -28,6 +30,11 @@ class ResumingSweeper(BasicSweeper):
 
     def _sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         assert self.config is not None
+        if started_together():
+            raise ValueError(
+                "ranks measure one point together, and -m asks for several; leave it out, or give every point ranks of "
+                "its own with hydra/launcher=slurm hydra.launcher.tasks_per_node=N"
+            )
         configs, overrides = self._points(arguments)
         check_cores(self.config.hydra.launcher, list(configs.values()))
         sweep = Sweep.of(overrides, {name: _task_text(cfg) for name, cfg in configs.items()})
@@ -44,6 +51,7 @@ class ResumingSweeper(BasicSweeper):
                     "hydra.sweep.dir=OTHER measures all of them anew",
                     flush=True,
                 )
+                self._tell({name: cfg for name, cfg in configs.items() if name not in lacking}, folder)
             for name in lacking:
                 set_aside(folder / name)
             # What shares a target and a drafter is measured in a row, so that either is loaded once.
@@ -54,6 +62,13 @@ class ResumingSweeper(BasicSweeper):
         finally:
             lock.release()
         return results
+
+    def _tell(self, finished: dict[str, DictConfig], folder: Path) -> None:
+        """A kill may have come between a point's record and what the tracker was to be told of it."""
+        from experiments.assemble import build_tracker  # takes seconds, and Hydra imports this file for every command
+
+        for name, cfg in finished.items():
+            mirror_untold(folder / name, build_tracker(cfg, kept_by_process()))
 
     def _launch(self, jobs: list[list[str]]) -> tuple[list[Sequence[JobReturn]], str]:
         """Measure; says how it ended, if something other than a point's own error ended it."""

@@ -11,10 +11,12 @@ from huggingface_hub import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Config
 from transformers.utils import logging
 
-from framework import hub
+from framework import hub, pretrained
+from framework.cache_slots import Slots
 from framework.pretrained import fingerprint, load_draft_model, load_target
 from framework.target import Target
 from framework.tiny_models import save_tiny, tiny_model, tiny_tokenizer
+from framework.twins import twin
 
 TOKENS = torch.tensor([[3, 14, 15, 9, 2, 6]])
 
@@ -274,3 +276,46 @@ def test_names_and_shapes_are_part_of_the_fingerprint():
     for model in linear:
         torch.nn.init.zeros_(model.weight)
     assert len({fingerprint(model) for model in models}) == 3
+
+
+# Over several GPUs, none of which is here: what is refused, and what moves between devices
+
+
+@pytest.mark.parametrize(
+    ("device_map", "gpu", "accelerate", "reason"),
+    [
+        ("everywhere", True, True, "target.device_map is 'everywhere'; allowed: null, auto, balanced"),
+        ({}, True, True, "allowed: null, auto"),
+        ("auto", False, True, "device=auto is no GPU here; allowed on a CPU: null"),
+        ({"": "cpu"}, True, True, "which puts '' on no GPU"),
+        ({"model": 0, "lm_head": "disk"}, True, True, "which puts 'lm_head' on no GPU"),
+        ("auto", True, False, r"needs the package accelerate: pip install -e '\.\[device_map\]'"),
+    ],
+)
+def test_a_device_map_that_cannot_be_is_refused_before_anything_is_loaded(
+    monkeypatch, device_map, gpu, accelerate, reason
+):
+    monkeypatch.setattr(pretrained, "device_named", lambda device: torch.device("cuda" if gpu else "cpu"))
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: object() if accelerate else None)
+    with pytest.raises((ValueError, ImportError), match=reason):
+        target("no/such/folder", device="auto", device_map=device_map)
+
+
+def test_layers_keep_what_they_computed_on_their_own_device():
+    """The meta device holds no numbers, and refuses to meet tensors of another one."""
+    slots = Slots(2)
+    slots.begin(1, 4, torch.device("cpu"))
+    slots.aim(torch.tensor([[0, 1]]), visible=2)
+    states = torch.ones(1, 2, 2, 3)
+    for layer, device in enumerate(("cpu", "meta")):
+        keys, values = slots.cache.update(states.to(device), states.to(device), layer)
+        assert keys.device.type == values.device.type == device and keys.shape == states.shape
+    slots.move(torch.tensor([[1]]), torch.tensor([[0]]))
+    assert slots.ids.device.type == "cpu"
+
+
+def test_a_model_on_several_devices_is_not_taken_apart():
+    spread = torch.nn.Linear(2, 2)
+    spread._hf_hook = object()  # as accelerate leaves it
+    with pytest.raises(ValueError, match=r"target\.device_map spreads Linear over several GPUs"):
+        twin(spread, {})

@@ -9,6 +9,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from experiments.api import Pair, load_pair
+from experiments.token_colours import DARK, LIGHT, page_rules
 from framework.autoregressive import Autoregressive
 from framework.tiny_models import save_tiny
 
@@ -106,6 +107,9 @@ def test_a_notebook_gets_the_text_with_its_colours_and_no_markup_of_the_model_s(
     shown = completion._repr_html_()
     assert "&lt;b&gt;&amp;" in shown and "<b>" not in shown
     assert shown.count('title="') == len(completion.tokens) and completion.in_words in shown
+    # In the page's own shades.
+    assert all(LIGHT[token.producer].behind in shown for token in completion.tokens)
+    assert all(colours.behind in page_rules() for palette in (LIGHT, DARK) for colours in palette.values())
 
 
 def test_an_encoder_decoder_model_reads_a_prompt_as_its_source(tmp_path):

@@ -16,17 +16,16 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from drafters.small_transformer import SmallTransformer
-from experiments import assemble, measure, measurement
+from experiments import assemble, measure, measurement, wandb_tracker
 from experiments.kept import Kept, kept_by_process
 from experiments.sweeps import LOCK_FILE, Sweep, check_cores, claim, set_aside
 from framework.engine import Engine
 from framework.tiny_models import save_tiny
+from tests.counted_records import records_of
 
 REPOSITORY = Path(__file__).parents[1]
 FOUR_POINTS = ["gamma.gamma=1,2", "sampling.temperature=0,1"]
 TWELVE_POINTS = ["drafter=prompt_lookup,uniform_random", "gamma.gamma=1,2,3", "sampling.temperature=0,1"]
-# What is counted; all other metrics are times, or made of times.
-COUNTED = ("alpha", "tau", "gamma", "nodes", "operations", "tokens_equal", "quality", "occupancy")
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +62,6 @@ def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-
-
-def without_times(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as it must be again, whenever and by whom it is measured."""
-    kept = ("name", "study", "point", "config", "chat", "seeds", "counts", "differences", "rounds_histogram")
-    metrics = {key: value for key, value in record["metrics"].items() if key.startswith(COUNTED)}
-    assert len(metrics) > 5
-    rows = [{key: value for key, value in row.items() if "seconds" not in key} for row in record["prompts"]]
-    return {key: record[key] for key in kept} | {"metrics": metrics, "prompts": rows, "keys": sorted(record)}
-
-
-def records_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """By the place in the sweep's folder."""
-    return {
-        str(path.relative_to(folder)): without_times(json.loads(path.read_text()))
-        for path in sorted(folder.rglob("record.json"))
-    }
 
 
 # A point that fails
@@ -174,6 +156,48 @@ def test_ten_kills_at_random_moments_change_no_record(tiny, tmp_path):
         assert process.communicate() and process.returncode == 0
     (folder,) = sweeps.iterdir()
     assert records_of(folder) == records_of(whole) and len(records_of(whole)) == 12
+
+
+# What W&B is told
+
+
+def in_wandb(tiny: list[str]) -> list[str]:
+    return [argument for argument in tiny if argument != "tracker=jsonl"]  # W&B is the yaml's own choice
+
+
+def test_a_server_that_is_down_is_asked_once_by_a_sweep(tiny, tmp_path, monkeypatch, capfd):
+    asked: list[str] = []
+
+    def probe(address: str, seconds: float) -> None:
+        asked.append(address)
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(wandb_tracker, "probe", probe)
+    # The target differs from point to point, and one point fails: either way what was loaded is forgotten.
+    sweep_of = ["drafter=prompt_lookup", "target.context=64,96", "gamma.gamma=1,-1", f"hydra.sweep.dir={tmp_path}"]
+    with pytest.raises(SystemExit):
+        sweep(monkeypatch, *in_wandb(tiny), "tracker.mode=online", *sweep_of)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("W&B")]
+    assert len(asked) == 1 and len(told) == 2
+    for point, line in zip(("0", "2"), told, strict=True):
+        assert ("nobody there" in line) == (point == "0") and line.endswith(f": wandb sync {tmp_path / point}/wandb")
+        assert len(list((tmp_path / point / "wandb").glob("offline-run-*"))) == 1
+
+
+def test_what_a_kill_kept_from_wandb_is_told_when_the_sweep_goes_on(tiny, tmp_path, monkeypatch):
+    arguments = [*in_wandb(tiny), "drafter=prompt_lookup", "gamma.gamma=1,2", f"hydra.sweep.dir={tmp_path}"]
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(measure, "mirror", killed)  # the first point's record is on the disk by then
+        sweep(patched, *arguments)
+    assert len(records_of(tmp_path)) == 1 and not list(tmp_path.rglob("offline-run-*"))
+    for _ in range(2):  # and not told twice
+        sweep(monkeypatch, *arguments)
+        copies = sorted(tmp_path.glob("*/wandb/offline-run-*/files/record.json"))
+        assert [json.loads(path.read_text())["point"]["gamma"] for path in copies] == [1, 2]
 
 
 # Two sweeps at once, in one folder or side by side

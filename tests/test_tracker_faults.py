@@ -145,6 +145,9 @@ class Breaking:
     def fail(self, error: BaseException) -> None:
         self._break("fail")
 
+    def was_told(self, point: Point) -> bool:
+        return point.name in self.finished
+
     def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
         self._name = "first"
         self._break("log_training")
@@ -163,6 +166,8 @@ def test_a_mirror_that_breaks_costs_one_line(tmp_path: Path, capfd: pytest.Captu
     ]
     mirror(records, tracker, folder=tmp_path)
     assert tracker.finished == ["second"]
+    mirror(records[1:], tracker, folder=tmp_path)
+    assert tracker.finished == ["second"], "what was told is not told again"
     (line,) = capfd.readouterr().err.splitlines()
     for told in ("Breaking", "first", "files are complete", "tracker=jsonl", f"[/graphql] broke in {method}"):
         assert told in line

@@ -204,6 +204,17 @@ def test_disabled_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_run_holds_is_known_to_later_processes(tmp_path: Path) -> None:
+    told, failed = make_point(tmp_path, 2), make_point(tmp_path, 4)
+    with tracked(tracker := offline_tracker(), told):
+        tracker.finish(make_record(2))
+    with pytest.raises(RuntimeError), tracked(tracker, failed):
+        raise RuntimeError("the drafter broke")
+    assert [offline_tracker().was_told(point) for point in (told, failed)] == [True, False]
+    (line,) = (tmp_path / told.name / "wandb_run.txt").read_text().splitlines()
+    assert read_offline_run(Path(line))["name"] == told.name
+
+
 # Every tracker
 
 
@@ -213,7 +224,7 @@ def test_a_yaml_spells_every_knob_and_builds_a_tracker(path: Path) -> None:
     tracker_class = hydra.utils.get_class(config._target_)
     assert set(config) - {"_target_"} == set(inspect.signature(tracker_class).parameters)
     tracker = hydra.utils.instantiate(config, _convert_="all")
-    for method in ("start", "log_prompt", "finish", "fail"):
+    for method in ("start", "log_prompt", "finish", "fail", "was_told"):
         parameters = list(inspect.signature(getattr(Tracker, method)).parameters)[1:]
         assert list(inspect.signature(getattr(tracker, method)).parameters) == parameters
 

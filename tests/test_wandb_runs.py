@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from experiments import measure
+from experiments import compare, measure
 from experiments.compare import read_records
 from experiments.records import load_records
 from experiments.report import markdown_table
@@ -21,7 +21,7 @@ from experiments.token_table import token_table
 from experiments.wandb_reading import read_offline_run, read_project
 from experiments.wandb_tracker import WandbTracker
 from framework.tiny_models import save_tiny
-from framework.tracker import JsonlTracker, Point, tracked
+from framework.tracker import JsonlTracker, Point, Tracker, tracked
 from tests.wandb_server import REPOSITORY, Version, Wandb, always, environment, refusing, serving
 
 ALPHAS = {2: 0.5, 4: 0.25}  # by gamma
@@ -62,9 +62,9 @@ def make_record(gamma: int, **drafter: str) -> dict[str, Any]:
     }
 
 
-def track(folder: Path, records: list[dict[str, Any]]) -> None:
-    """Write records, and tell W&B of them."""
-    for tracker in (JsonlTracker(), make_tracker()):
+def track(folder: Path, records: list[dict[str, Any]], trackers: Sequence[Tracker] = ()) -> None:
+    """Write records, and tell W&B of them, unless there are other trackers to be told."""
+    for tracker in trackers or (JsonlTracker(), make_tracker()):
         for record in records:
             with tracked(tracker, Point(folder, record["name"], record["study"], record["point"], record["config"])):
                 for row in record["prompts"]:
@@ -257,6 +257,34 @@ def test_a_checkpoint_is_no_part_of_a_drafter(tmp_path: Path) -> None:
         assert [entry["path"] for entry in artifact["manifest"]["contents"]] == ["heads.safetensors", "provenance.json"]
         manifests.append(artifact["digest"])
     assert manifests[0] == manifests[1]
+
+
+# Told later
+
+
+def test_records_that_wandb_was_not_told_are_published_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [make_record(gamma) for gamma in ALPHAS]
+    track(tmp_path / "a", records[:1])
+    track(tmp_path / "b", records[1:], [JsonlTracker()])
+    for _ in range(2):
+        arguments = [f"records={tmp_path}", "publish=true", f"hydra.run.dir={tmp_path / 'shown'}"]
+        monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+        compare.main()
+        for folder, record in zip("ab", records, strict=True):
+            (run,) = offline_runs(tmp_path / folder)
+            (told,) = load_records(run)
+            assert told["name"] == record["name"] and read_offline_run(run)["state"] == "finished"
+
+
+@pytest.mark.parametrize("source", ["null", "wandb:me/outrider"])
+def test_what_is_no_folder_of_records_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    arguments = [f"records={source}", "publish=true", f"hydra.run.dir={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["compare", *arguments])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert "publish is true, and records is" in capsys.readouterr().err
 
 
 # The way back

@@ -19,6 +19,7 @@ from experiments.page.tokens import token_view
 from experiments.pictures import STAGE_COLOURS, stages_per_round
 from experiments.records import Record, group_records
 from experiments.report import ALARM, table_notes
+from experiments.token_colours import page_rules
 from framework.producer import MEANINGS
 
 HERE = Path(__file__).parent
@@ -45,7 +46,7 @@ def _html(records: Sequence[Record], changes: BeforeAfter | None) -> str:
     notes = table_notes(records)
     seen = {stage for record in records for stage in stages_per_round(record)}
     return _template().render(
-        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8") + page_rules()),
         script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
         facts=_facts(records),
         highlights=_highlights(points) if len(groups) <= MOST_HIGHLIGHTS else [],

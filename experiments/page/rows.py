@@ -22,13 +22,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of a row, in percent of the width."""
+    """A stretch of a row, in percent of the width; its text stands at its beginning, or at its end."""
 
     kind: str
     start: float
     width: float
     text: str = ""
     colour: str = ""
+    text_at_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,18 @@ def round_panels(points: Sequence[Point]) -> list[Panel]:
 
 def _round_row(point: Point, scale: Scale) -> Row:
     stages = stages_per_round(point.record)
+    plain, tau = point.metric("yardstick_ms_per_token"), point.metric("tau")
+    marks = []
+    if plain is not None and point.record["point"].get("batch_size", 1) == 1:  # a round of a batch is not one row's
+        marks.append(Mark("plain", f"one token of plain decoding {plain:.1f} ms", scale.at(plain)))
     pieces, left = [], 0.0
     for stage, milliseconds in stages.items():
         start, end = scale.at(left), scale.at(left + milliseconds)
         has_room = end - start > 100 * SHARE_WITH_ROOM
         number = f"{milliseconds:.1f}" if has_room else ""
-        pieces.append(Piece(stage, start, round(end - start, 2), number, STAGE_COLOURS[stage]))
+        crossed = any(start <= mark.at < (start + end) / 2 for mark in marks)  # a mark where the number would stand
+        pieces.append(Piece(stage, start, round(end - start, 2), number, STAGE_COLOURS[stage], crossed))
         left += milliseconds
-    plain, tau = point.metric("yardstick_ms_per_token"), point.metric("tau")
-    marks = []
-    if plain is not None and point.record["point"].get("batch_size", 1) == 1:  # a round of a batch is not one row's
-        marks.append(Mark("plain", f"one token of plain decoding {plain:.1f} ms", scale.at(plain)))
     told = [f"{stage} {milliseconds:.2f} ms" for stage, milliseconds in stages.items()]
     return Row(
         point=point,

@@ -1,0 +1,54 @@
+"""The one palette of tokens, by who produced them: on the page, in W&B and in notebooks."""
+
+from dataclasses import dataclass
+
+from framework.producer import Producer
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Of a token: behind its text, and where it has an edge."""
+
+    behind: str
+    edge: str
+
+
+INK = "#24262a"  # of text on the light ones
+LIGHT: dict[Producer, Colours] = {
+    "accepted": Colours("#d3eee4", "#00704f"),
+    "replaced": Colours("#fadccb", "#b84c00"),
+    "bonus": Colours("#d4e6f7", "#005f9e"),
+    "plain": Colours("#ececea", "#74777c"),
+}
+DARK: dict[Producer, Colours] = {
+    "accepted": Colours("#12392d", "#57c9a1"),
+    "replaced": Colours("#4a2a14", "#f09a63"),
+    "bonus": Colours("#12324b", "#74b7ee"),
+    "plain": Colours("#2b2e33", "#9a9ea5"),
+}
+LINES: dict[Producer, str] = {"replaced": "solid", "bonus": "dotted"}  # they are told apart by more than the colour
+
+
+def light_look(producer: Producer) -> str:
+    """A token's style where the surroundings may be light or dark, and do not say which: its ink is its own."""
+    colours = LIGHT[producer]
+    return f"color:{INK};background:{colours.behind}{_line(producer, colours.edge)}"
+
+
+def page_rules() -> str:
+    """Rules of a page that may be light or dark, for .token and .swatch, and the colours as variables."""
+    rules = []
+    for name in LIGHT:
+        line = _line(name, f"var(--{name}-edge)")
+        rules.append(f".token.{name}, .swatch.{name} {{ background: var(--{name}){line} }}")
+    dark = f"@media (prefers-color-scheme: dark) {{ {_variables(DARK)} }}"
+    return "\n".join([_variables(LIGHT), dark, *rules, ""])
+
+
+def _line(producer: Producer, colour: str) -> str:
+    return f";border-bottom:2px {LINES[producer]} {colour}" if producer in LINES else ""
+
+
+def _variables(palette: dict[Producer, Colours]) -> str:
+    pairs = [f"--{name}: {colours.behind}; --{name}-edge: {colours.edge};" for name, colours in palette.items()]
+    return f":root {{ {' '.join(pairs)} }}"
