@@ -55,7 +55,9 @@ def test_the_command_prints_a_row_per_drafter_and_rate(tmp_path: Path, monkeypat
             continue
     rows = (tmp_path / "out" / "table.md").read_text().splitlines()[2:]
     assert [row.split(" | ")[:2] for row in rows] == [
-        [f"| {rate}", drafter] for rate in ("0.0", "1.0") for drafter in ("input_copy", "prompt_lookup", "suffix_lookup")
+        [f"| {rate}", drafter]
+        for rate in ("0.0", "1.0")
+        for drafter in ("input_copy", "prompt_lookup", "suffix_lookup")
     ]
     assert torch.tensor([float(row.split(" | ")[3]) for row in rows]).min() >= 1
     monkeypatch.setattr(sys, "argv", ["replay", *given, "+drafter@drafters.other=uniform_random"])
