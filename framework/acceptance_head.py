@@ -4,6 +4,7 @@ B rows, W width.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -49,19 +50,19 @@ class AcceptanceHead(nn.Module):
         hidden = self.first(features)
         for block in self.blocks:
             hidden = hidden + functional.silu(block(hidden))
-        return self.last(hidden).squeeze(-1)  # type: ignore[no-any-return]
+        return self.last(hidden).squeeze(-1)
 
     def chance(self, node: DraftedNode) -> Tensor:
         """[B] float32: the probability of being kept."""
-        return self(features_of(node)).sigmoid()  # type: ignore[no-any-return]
+        return self(features_of(node)).sigmoid()
 
 
-def save_head(folder: Path, head: AcceptanceHead, facts: dict[str, object]) -> None:
+def save_head(folder: Path, head: AcceptanceHead, facts: Mapping[str, object]) -> None:
     """Write a head, with what is to be known of it."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(head.state_dict(), folder / WEIGHTS)
     built = {"width": head.first.out_features, "num_blocks": len(head.blocks)}
-    (folder / FACTS).write_text(json.dumps(built | facts, indent=1) + "\n")
+    (folder / FACTS).write_text(json.dumps({**built, **facts}, indent=1) + "\n")
 
 
 def load_head(path: str, *, key: str) -> AcceptanceHead:

@@ -39,7 +39,8 @@ LIVELY = {
     "best_expected_speed": {"max_gamma": 4, "forgetting": 0.5, "probe_every": 2},
     "draft_exit": {"max_gamma": 4, "threshold": 0.3, "alpha_target": 0.6, "b2": 0.0, "eps": 0.1},
     "confidence_threshold": {"max_gamma": 4, "threshold": 0.6},
-    "entropy_bound": {"max_gamma": 4, "threshold": 0.638},
+    "entropy_bound": {"max_gamma": 4, "threshold": 0.57},
+    "fixed_8": {"gamma": 4},
     "stop_head": {"max_gamma": 4, "threshold": 0.4},
     "bandit": {"gammas": [1, 3, 0, 4]},
 }

@@ -32,7 +32,7 @@ def test_the_answers_come_out_in_the_passes_that_their_text_allows() -> None:
         sampling=Sampling(temperature=0),
     )
     stopping = Stopping(max_new_tokens=20, eos_ids=(0,))
-    for prompts in (list(answers), [list(answers)[0]]):
+    for prompts in (list(answers), [next(iter(answers))]):
         generation = engine.generate(list(map(list, prompts)), stopping=stopping, seeds=list(range(len(prompts))))
         assert generation.tokens == [[*answers[prompt], 0] for prompt in prompts]
     # 5 with the prompt; 6 accepted and 3 instead of 7; 8 without a draft; 4 accepted and the end.
