@@ -29,7 +29,8 @@ class SuffixLookup:
     The longer the match, the more is drafted. A committed token costs a few dictionary accesses, however much is known.
 
     A prompt is never helped by what it gave before: decoded again with the same seed, its drafts would depend on the
-    random numbers that are to judge them, and the output would not follow the target's law any more.
+    random numbers that are to judge them, and the output would not follow the target's law any more. For that reason
+    prompts whose outputs are remembered must have seeds of their own, as those of a run do.
     """
 
     law = Law.ONE_HOT

@@ -200,6 +200,6 @@ class Prover:
     def _policy(self, name: str) -> GammaPolicy:
         node = yamls("gamma")[name].copy()
         gamma = self.gamma + (name != "fixed")
-        ours = {"gamma": gamma, "max_gamma": gamma, "initial": gamma} | LIVELY
+        ours = {"gamma": gamma, "max_gamma": gamma, "initial": gamma, "gammas": [gamma, 1]} | LIVELY
         node.update({key: value for key, value in ours.items() if key in node})
         return build(node)
