@@ -15,11 +15,11 @@ from framework.target import Target
 class InputCopy:
     """Proposes the input itself from where the output has come to in it, and finds the place again after a rejection.
 
-    The input is what an encoder reads, and there the copy begins with the first token; without an encoder it is the
-    prompt, and the output's first tokens must be found in it. After a token that is not the input's, the latest tokens
-    of the output are looked for, first one, then two, ... up to `max_ngram`: the copy goes on behind the first of these
-    that occurs in the input exactly once. Until one does, nothing is drafted. Looking up and taking in a token cost a
-    fixed number of dictionary accesses.
+    The input is what an encoder reads, and there the copy begins with the first token. Without an encoder it is all of
+    the text that came before. After a token that is not the input's, the latest tokens of the text are looked for,
+    first one, then two, ... up to `max_ngram`: the copy goes on behind the first of these that occurs in the input
+    exactly once. Until one does, nothing is drafted. Looking up and taking in a token cost a fixed number of dictionary
+    accesses.
     """
 
     law = Law.ONE_HOT
@@ -29,7 +29,7 @@ class InputCopy:
     def __init__(self, target: Target, *, max_ngram: int):
         """
         Args:
-            target: not needed; every drafter gets it.
+            target: knows how texts begin that answer a source.
             max_ngram: most tokens that are looked for at once; 3 as published.
 
         Raises:
@@ -38,6 +38,7 @@ class InputCopy:
         if not isinstance(max_ngram, int) or isinstance(max_ngram, bool) or max_ngram < 1:
             raise ValueError(f"drafter.max_ngram is {max_ngram!r}; allowed: a whole number >= 1")
         self._max_ngram = max_ngram
+        self._num_start = len(target.model.text_start)
         self._copies: list[_Copy] = []
 
     def num_uniforms(self, gamma: int) -> int:
@@ -45,13 +46,7 @@ class InputCopy:
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        lengths = sequences.prompt_lengths.tolist()
-        rows = zip(sequences.sources, sequences.texts, lengths, strict=True)
-        self._copies = [
-            # Behind an encoder's source the text begins with tokens that are no output.
-            _Copy(source or text[:length], self._max_ngram, num_before=length, place=0 if source else None)
-            for source, text, length in rows
-        ]
+        self._copies = [_Copy(source, self._max_ngram, num_start=self._num_start) for source in sequences.sources]
         catch_up(self._copies, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -70,27 +65,25 @@ class InputCopy:
 
 
 class _Copy:
-    """One row's output, and how far it has come in the input."""
+    """One row's text, and how far it has come in the input."""
 
-    def __init__(self, given: list[int], max_ngram: int, *, num_before: int, place: int | None):
+    def __init__(self, source: list[int], max_ngram: int, *, num_start: int):
         """
         Args:
-            given: the input.
+            source: what an encoder reads; empty where there is none, and the input grows with the text.
             max_ngram: most tokens that are looked for at once.
-            num_before: tokens of the text that are not the output's.
-            place: of the input's token that the output is expected to begin with; None does not know.
+            num_start: tokens that the text begins with beside a source, and that are not the input's.
         """
-        self._given = given
         self._max_ngram = max_ngram
-        self._num_before = num_before
-        self._place = place
+        self._num_start = num_start
         self._length = 0
         self._latest: tuple[int, ...] = ()
+        self._given: list[int] = []
         self._behind: dict[tuple[int, ...], int | None] = {}  # an n-gram's one place's end; None where it has several
-        for size in range(1, max_ngram + 1):
-            for end in range(size, len(given) + 1):
-                ngram = tuple(given[end - size : end])
-                self._behind[ngram] = None if ngram in self._behind else end
+        for token in source:
+            self._take_in(token)
+        self._grows = not source
+        self._place: int | None = 0 if source else None
 
     def __len__(self) -> int:
         """Tokens of the text."""
@@ -99,13 +92,23 @@ class _Copy:
     def append(self, token: int) -> None:
         """Take in the next token of the text."""
         self._length += 1
-        if self._length <= self._num_before:
+        if self._length <= self._num_start:
             return
         self._latest = (*self._latest, token)[-self._max_ngram :]
         if self._place is not None and self._given[self._place : self._place + 1] == [token]:
             self._place += 1
         else:
             self._place = self._found()
+        if self._grows:  # only now: nothing is its own copy
+            self._take_in(token)
+
+    def _take_in(self, token: int) -> None:
+        """Let the input be longer by a token."""
+        self._given.append(token)
+        end = len(self._given)
+        for size in range(1, min(self._max_ngram, end) + 1):
+            ngram = tuple(self._given[end - size :])
+            self._behind[ngram] = None if ngram in self._behind else end
 
     def _found(self) -> int | None:
         """Behind the shortest of the latest n-grams that the input holds exactly once."""

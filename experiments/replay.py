@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import hydra
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -33,6 +34,8 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
         ValueError: a prompt without a reference, a drafter that reads a model, or one that drafts trees.
     """
     check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
     factories = {str(name): build(node) for name, node in cfg.drafters.items()}
     gamma_policy = build(cfg.gamma)
     with status("loading the target's tokenizer"):

@@ -1,5 +1,7 @@
 """Input copying: where the copy stands in the input, by a search of the input after every token."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from framework.sampling import Sampling
 from framework.sequences import Conditioned, Sequences
 
 CPU = torch.device("cpu")
+WITH_ENCODER, DECODER_ONLY = (SimpleNamespace(model=SimpleNamespace(text_start=start)) for start in ([99], []))
 
 
 def propose(drafter: InputCopy, sequences: Sequences, gamma: int) -> list[list[int]]:
@@ -26,29 +29,33 @@ def begun(drafter: InputCopy, *prompts) -> Sequences:
     return sequences
 
 
-def offered_after(prompt, output: list[int], gamma: int = 3, max_ngram: int = 3) -> list[int]:
-    drafter = InputCopy(None, max_ngram=max_ngram)
-    sequences = begun(drafter, prompt)
+def offered_after(source: list[int], output: list[int], gamma: int = 3, max_ngram: int = 3) -> list[int]:
+    drafter = InputCopy(WITH_ENCODER, max_ngram=max_ngram)
+    sequences = begun(drafter, Conditioned(source, [99]))
     if output:
         sequences.commit(torch.tensor([output]), torch.tensor([len(output)]))
     return propose(drafter, sequences, gamma)[0]
 
 
-def expected(given: list[int], output: list[int], gamma: int, max_ngram: int, place: int | None) -> list[int]:
-    """By hand: the copy goes on while it is right; else the shortest n-gram that is in the input once is looked for."""
-    for number, token in enumerate(output, start=1):
+def expected(source: list[int], text: list[int], gamma: int, max_ngram: int) -> list[int]:
+    """By hand: the copy goes on while it is right; else the shortest n-gram that is in the input once is looked for.
+
+    Without a source the input of every token is the text before it.
+    """
+    place = 0 if source else None
+    for number, token in enumerate(text, start=1):
+        given = source or text[: number - 1]
         if place is not None and given[place : place + 1] == [token]:
             place += 1
             continue
         place = None
         for size in range(1, min(max_ngram, number) + 1):
-            ends = [
-                end for end in range(size, len(given) + 1) if given[end - size : end] == output[number - size : number]
-            ]
+            suffix = text[number - size : number]
+            ends = [end for end in range(size, len(given) + 1) if given[end - size : end] == suffix]
             if len(ends) == 1:
                 place = ends[0]
                 break
-    return [] if place is None else given[place : place + gamma]
+    return [] if place is None else (source or text)[place : place + gamma]
 
 
 @pytest.mark.parametrize("vocabulary", [3, 6, 12])
@@ -56,17 +63,19 @@ def test_drafts_equal_those_of_a_search_of_the_input(vocabulary: int) -> None:
     dice = np.random.default_rng(vocabulary)
     offered = 0
     for _ in range(60):
-        given, output = (dice.integers(0, vocabulary, size=size).tolist() for size in (10, int(dice.integers(0, 8))))
-        for prompt, place in ((Conditioned(given, [99]), 0), (given, None)):
-            for max_ngram in (1, 3):
-                got = offered_after(prompt, output, max_ngram=max_ngram)
-                assert got == expected(given, output, 3, max_ngram, place), (given, output, max_ngram)
-                offered += len(got)
+        source, text = (dice.integers(0, vocabulary, size=size).tolist() for size in (10, int(dice.integers(1, 12))))
+        for max_ngram in (1, 3):
+            got = offered_after(source, text, max_ngram=max_ngram)
+            assert got == expected(source, text, 3, max_ngram), (source, text, max_ngram)
+            drafter = InputCopy(DECODER_ONLY, max_ngram=max_ngram)
+            (alone,) = propose(drafter, begun(drafter, text), 3)
+            assert alone == expected([], text, 3, max_ngram), (text, max_ngram)
+            offered += len(got) + len(alone)
     assert offered
 
 
 def test_it_goes_on_behind_the_shortest_ngram_that_is_there_once() -> None:
-    given = Conditioned([5, 6, 7, 5, 8, 7, 9], [99])
+    given = [5, 6, 7, 5, 8, 7, 9]
     assert offered_after(given, []) == [5, 6, 7]  # an encoder's input is copied from its beginning
     assert offered_after(given, [5, 6]) == [7, 5, 8]
     assert offered_after(given, [5, 1]) == []  # not the input's: nothing is known
@@ -80,7 +89,7 @@ def test_what_changes_some_of_its_input_is_followed_from_change_to_change() -> N
     """Two tokens are replaced: a draft is lost at each, the next round has none, and the one after copies again."""
     given = list(range(3, 23))
     wanted = [*given[:7], 40, *given[8:13], 41, *given[14:]]
-    drafter, done, accepted = InputCopy(None, max_ngram=3), 1, []
+    drafter, done, accepted = InputCopy(WITH_ENCODER, max_ngram=3), 1, []
     sequences = begun(drafter, Conditioned(given, [99]))
     sequences.commit(torch.tensor([wanted[:1]]), torch.tensor([1]))
     while done < len(wanted):
@@ -123,4 +132,4 @@ def test_a_wrong_knob_of_the_typos_is_named(knobs: dict, message: str) -> None:
 
 def test_a_wrong_knob_is_named() -> None:
     with pytest.raises(ValueError, match=r"drafter\.max_ngram is 0; allowed: a whole number >= 1"):
-        InputCopy(None, max_ngram=0)
+        InputCopy(DECODER_ONLY, max_ngram=0)
