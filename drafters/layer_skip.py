@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
+from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
 from framework.growing_chain import GrowingChain
 from framework.layer_set import LayerSet, evenly, load_layer_set
 from framework.sampling import Sampling
@@ -22,7 +22,7 @@ class LayerSkip:
 
     law = Law.IID
     shape = Shape.CHAIN
-    keep_drafting: Callable[[Tensor], Tensor] | None = None
+    keep_drafting: Callable[[DraftedNode], Tensor] | None = None
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
+from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
 from framework.growing_chain import GrowingChain
 from framework.ngram_tables import Continuations, GrowingCounts, NGramTables, tokenised_documents
 from framework.prompts.prompt_source import PromptSource
@@ -37,7 +37,7 @@ class NGram:
     law = Law.IID
     shape = Shape.CHAIN
     on_host = True
-    keep_drafting: Callable[[Tensor], Tensor] | None = None
+    keep_drafting: Callable[[DraftedNode], Tensor] | None = None
 
     def __init__(
         self, target: Target, *, order: int, smoothing: str, learn_from_context: bool, corpus: PromptSource | None

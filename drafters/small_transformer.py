@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from framework.cached_lm import CachedLM
-from framework.draft import Draft, Law, Outcome, Shape
+from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
 from framework.growing_chain import GrowingChain
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -17,7 +17,7 @@ class SmallTransformer:
 
     law = Law.IID
     shape = Shape.CHAIN
-    keep_drafting: Callable[[Tensor], Tensor] | None = None
+    keep_drafting: Callable[[DraftedNode], Tensor] | None = None
 
     def __init__(self, target: Target, *, model: Callable[[Target], CachedLM], top_k: int | None = None):
         """

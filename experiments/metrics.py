@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.timing import Parts, Timed
 from framework import theory
+from framework.draft import Shape
 from framework.equality import Difference, differences, within_float32
 from framework.tally import Tally
 from framework.target import Target
@@ -181,4 +182,18 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
         prediction["operations"] = (gamma * parts.operations + num_nodes + 1) / eq1
     filled = tau * metrics["occupancy"]
     prediction["speedup/attainable"] = theory.attainable_speedup(filled, prediction["d"], prediction["v"])
+    if tally.shape is Shape.CHAIN and num_passes == tally.num_rounds:  # rows of a batch have one gamma
+        prediction["speedup/oracle_gamma"] = _speed_of_oracle_gamma(tau, tally, parts)
     return prediction
+
+
+def _speed_of_oracle_gamma(tau: float, tally: Tally, parts: Parts) -> float:
+    """What a loop of no cost would reach, had every round drafted just the nodes that were accepted.
+
+    No policy can know these beforehand. The rounds are those that were made, so that it bounds others from above where
+    they drafted as deep as those may.
+    """
+    rounds = list(enumerate(tally.accepted.sum(0).tolist()))
+    d = sum(count * accepted * parts.c for accepted, count in rounds) / tally.num_rounds
+    v = sum(count * parts.v(accepted) for accepted, count in rounds) / tally.num_rounds
+    return theory.attainable_speedup(tau, d, v)

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.acceptance import alphas_by_position
 from experiments.batch_picture import draw_batches
+from experiments.gamma_picture import draw_gamma_policies
 from experiments.picture_style import INK, LINE_STYLES, WIDTH, clear_frame, colours_by_name
 from experiments.records import Group, Record, group_records, is_lossy
 
@@ -33,7 +34,8 @@ def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draw every picture that the records have numbers for, one panel per group of comparable points.
 
     Returns:
-        The files written: speedups.png, alpha_by_position.png, round_time.png and batch_sizes.png at most.
+        The files written, at most: speedups.png, alpha_by_position.png, round_time.png, batch_sizes.png and
+        gamma_policies.png.
     """
     groups = group_records(records)
     colours = colours_by_name(_drafter(record) for record in records)
@@ -42,6 +44,7 @@ def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
         "alpha_by_position.png": _draw_alpha_by_position(groups, colours),
         "round_time.png": _draw_round_time(groups, colours),
         "batch_sizes.png": draw_batches(records, colours),
+        "gamma_policies.png": draw_gamma_policies(groups, colours),
     }
     folder.mkdir(parents=True, exist_ok=True)
     written = []

@@ -11,6 +11,7 @@ from torch import Tensor
 from experiments.assemble import build, rules, yamls
 from experiments.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.verifier_checks import ROUNDING, SAMPLINGS
+from framework.draft import DraftedNode
 from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
@@ -90,12 +91,12 @@ class _Watched:
         return gamma
 
     @property
-    def keep_drafting(self) -> Callable[[Tensor], Tensor] | None:
+    def keep_drafting(self) -> Callable[[DraftedNode], Tensor] | None:
         return None if self.policy.keep_drafting is None else self._asked
 
-    def _asked(self, confidence: Tensor) -> Tensor:
+    def _asked(self, node: DraftedNode) -> Tensor:
         assert self.policy.keep_drafting is not None
-        goes_on = self.policy.keep_drafting(confidence)
+        goes_on = self.policy.keep_drafting(node)
         self.stopped |= not bool(goes_on.all())
         return goes_on
 
@@ -126,8 +127,8 @@ class Prover:
                 yield self.cell(drafter, verifier, "fixed", sampling)
 
     def policies(self) -> Iterator[Cell]:
-        """Every other gamma policy with every drafter it can steer and its usual rule, drawing and greedy."""
-        others = [policy for policy in yamls("gamma") if policy != "fixed"]
+        """Every policy that is not fixed, with every drafter it can steer and its usual rule, drawing and greedy."""
+        others = [policy for policy in yamls("gamma") if not isinstance(self._policy(policy), Fixed)]
         for drafter, policy, sampling in product(self.drafters, others, ("T=1", "T=0")):
             if self._policy(policy).keep_drafting is not None and not hasattr(self.drafters[drafter], "keep_drafting"):
                 continue  # it is never asked
@@ -199,6 +200,6 @@ class Prover:
     def _policy(self, name: str) -> GammaPolicy:
         node = yamls("gamma")[name].copy()
         gamma = self.gamma + (name != "fixed")
-        ours = {"gamma": gamma, "max_gamma": gamma, "initial": gamma} | LIVELY
+        ours = {"gamma": gamma, "max_gamma": gamma, "initial": gamma, "gammas": [gamma, 1]} | LIVELY
         node.update({key: value for key, value in ours.items() if key in node})
         return build(node)

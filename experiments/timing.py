@@ -243,7 +243,7 @@ def time_parts(
     uniforms = decoding.uniforms.next_round()[:, 2 : 2 + drafter.num_uniforms(gamma)]
     if asked := getattr(drafter, "keep_drafting", None):
         # A draft that ended early would not show what gamma tokens take. The next generation sets this anew.
-        drafter.keep_drafting = lambda confidence: torch.ones_like(asked(confidence))  # type: ignore[attr-defined]
+        drafter.keep_drafting = lambda node: torch.ones_like(asked(node))  # type: ignore[attr-defined]
 
     def propose(depth: int) -> Draft:
         return drafter.propose(sequences, depth, uniforms[:, : drafter.num_uniforms(depth)])

@@ -172,15 +172,16 @@ def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
         choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
-        drafter = choices["drafter"]
+        trained = choices["training"]
         tracker: TrainingTracker = build(cfg.tracker)
-        facts = train(cfg, drafter, folder)
+        facts = train(cfg, trained, folder)
         mirror_training(folder, facts, tracker, study=choices.get("study") or "train")
         write_trainings(Path(cfg.folder))
         print_trainings(read_trainings(folder))
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
-        trained = f"{cfg.training.loaded_by}={relative(folder)}"
-        print(" ".join(["Next: python -m experiments.measure", *target, f"drafter={drafter}", trained]))
+        group = cfg.training.loaded_by.split(".")[0]  # of yaml files, one of which loads what was trained
+        loads = [f"{group}={trained}", f"{cfg.training.loaded_by}={relative(folder)}"]
+        print(" ".join(["Next: python -m experiments.measure", *target, *loads]))
 
 
 if __name__ == "__main__":

@@ -183,6 +183,32 @@ def _in_full(ids: Tensor, masses: Tensor, width: int) -> Tensor:
     return masses.new_zeros(*ids.shape[:-1], width).scatter_add(-1, ids, masses)
 
 
+@dataclass(frozen=True)
+class DraftedNode:
+    """What is known of the node that every row drafted last, when it is asked whether the draft goes on behind it.
+
+    Attributes:
+        law: [B, S] float32: what its token was drawn from; of one that was chosen at temperature 0, where every choice
+            would be certain, the law at temperature 1.
+        entry: [B] int64: which of the S entries its token is.
+        depth: 1 for a child of pending.
+    """
+
+    law: Tensor
+    entry: Tensor
+    depth: int
+
+    @property
+    def confidence(self) -> Tensor:
+        """[B] float32: the probability that the drafter itself gave to the token."""
+        return self.law.gather(1, self.entry.unsqueeze(1)).squeeze(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """[B] float32: nats of the law."""
+        return torch.special.entr(self.law).sum(1)
+
+
 class TargetRows:
     """The target's logits of one round, one row for pending and one per node, standardised only where asked.
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
+from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
 from framework.sampling import Sampling
 from framework.sequences import Sequences
 
@@ -67,7 +67,7 @@ class StepwiseDrafter(Drafter, Protocol):
     `framework.growing_chain.GrowingChain` does what is asked of it.
     """
 
-    keep_drafting: Callable[[Tensor], Tensor] | None
+    keep_drafting: Callable[[DraftedNode], Tensor] | None
     """The policy's `keep_drafting`, set by the engine before every `begin`; None: drafts go as deep as gamma says.
 
     To be asked after every node but the last. Where it says no, the node it was asked about stays offered and the

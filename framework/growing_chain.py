@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law
+from framework.draft import Draft, DraftedNode, Law
 from framework.sampling import Sampling, argmax, draw
 
 
@@ -26,7 +26,7 @@ class GrowingChain:
         active: Tensor,
         sampling: Sampling,
         uniforms: Tensor,
-        keep_drafting: Callable[[Tensor], Tensor] | None,
+        keep_drafting: Callable[[DraftedNode], Tensor] | None,
         top_k: int | None = None,
     ):
         """
@@ -87,13 +87,12 @@ class GrowingChain:
         return self._append(tokens, entry, lambda: probs)
 
     def _append(self, tokens: Tensor, entry: Tensor, law: Callable[[], Tensor]) -> bool:
-        """Take in one node per row; entry [B] of `law`, [B, V] or [B, S], says how sure of it the drafter was."""
+        """Take in one node per row; entry [B] of `law`, [B, V] or [B, S], is its token."""
         self._tokens.append(tokens)
         if self._keep_drafting is not None:
             self._valid.append(self._goes_on)
             if self.num_nodes < self._gamma:
-                confidence = law().gather(1, entry.unsqueeze(1)).squeeze(1)
-                self._goes_on = self._goes_on & self._keep_drafting(confidence)
+                self._goes_on = self._goes_on & self._keep_drafting(DraftedNode(law(), entry, depth=self.num_nodes))
                 return bool(self._goes_on.any())
         return self.num_nodes < self._gamma
 

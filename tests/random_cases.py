@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from experiments.assemble import build
+from experiments.assemble import build, register_resolvers
 from experiments.tiny_drafters import FOLDER as DRAFTER_FOLDER
 from experiments.tiny_drafters import NAMES, tiny_factory_of
 from framework.autoregressive import Autoregressive
@@ -30,6 +30,7 @@ from framework.verifiers.lenience import Lenience
 from framework.verifiers.standard import standard_rule
 from framework.verifiers.verifier import Verifier
 
+register_resolvers()  # one gamma policy's yaml names what is embedded
 GAMMA_FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
 MAX_GAMMA = 8
 
@@ -240,6 +241,12 @@ KNOBS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "confidence_threshold": st.fixed_dictionaries(
         {"max_gamma": GAMMAS, "threshold": st.sampled_from([0.3, 0.0, 0.05, 0.9, 1.0])}
+    ),
+    "bandit": st.fixed_dictionaries(
+        {
+            "gammas": st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=4, unique=True),
+            "exploration": st.sampled_from([0.2, 0.0, 1.0]),
+        }
     ),
 }
 PolicyChoice = tuple[str, dict[str, Any]]

@@ -1,6 +1,15 @@
 """Rounds made by hand, for what counts them or decides by them."""
 
-from framework.draft import Outcome, Readout
+import torch
+
+from framework.draft import DraftedNode, Outcome, Readout
+
+
+def drafted(*confidences: float, depth: int = 1) -> DraftedNode:
+    """A node that each row's drafter gave so much probability to; the rest of its law lies on one other token."""
+    confidence = torch.tensor(confidences)
+    entry = torch.zeros(len(confidences), dtype=torch.int64)
+    return DraftedNode(torch.stack([confidence, 1 - confidence], 1), entry, depth)
 
 
 def readout(*rows: tuple[int, int] | tuple[int, int, bool]) -> Readout:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from drafters.layer_skip import LayerSkip
@@ -17,7 +16,7 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
-from tests.rounds import readout
+from tests.rounds import drafted, readout
 
 CONF = Path(__file__).parents[1] / "conf" / "gamma" / "draft_exit.yaml"
 PUBLISHED = {"max_gamma": 8, "threshold": 0.8, "alpha_target": 0.9, "b1": 0.5, "b2": 0.9, "eps": 0.01}
@@ -91,7 +90,7 @@ def test_a_generation_begins_anew() -> None:
     after(policy, *[readout((4, 1), (4, 4))] * 5)
     policy.begin()
     assert policy.threshold == policy.acceptance == []
-    assert policy.keep_drafting(torch.tensor([0.79, 0.8, 0.81])).tolist() == [False, True, True]
+    assert policy.keep_drafting(drafted(0.79, 0.8, 0.81)).tolist() == [False, True, True]
 
 
 WRONG = [

@@ -14,6 +14,7 @@ from experiments import assemble, compare, measure, timing
 from experiments.records import group_records, load_records
 from experiments.tiny_drafters import save_tiny_heads
 from experiments.wandb_reading import read_offline_run
+from framework.acceptance_head import AcceptanceHead, save_head
 from framework.cached_lm import CachedLM
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target
@@ -36,6 +37,7 @@ def tiny(tmp_path_factory) -> list[str]:
         save_tiny(folder / "translation" / f"drafter_{size}", seed=4, context=256)
     target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
     save_tiny_heads(folder / "medusa", target)
+    save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     lines = [

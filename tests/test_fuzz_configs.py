@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from experiments import assemble, measure, measurement
 from experiments.records import load_records
 from experiments.tiny_drafters import save_tiny_heads
+from framework.acceptance_head import AcceptanceHead, save_head
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target
 from framework.tiny_models import save_tiny
@@ -46,6 +47,7 @@ def tiny() -> tuple[Path, list[str]]:
         save_tiny(folder / name, seed=seed, context=64)
     target = load_target(path=f"{folder}/target", dtype="float32", device="cpu", attention="sdpa", context=None)
     save_tiny_heads(folder / "medusa", target)
+    save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "ab ca"}) + "\n")

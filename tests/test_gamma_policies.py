@@ -9,21 +9,26 @@ import torch
 from omegaconf import OmegaConf
 
 from drafters.prompt_lookup import PromptLookup
-from experiments.assemble import build
+from experiments.assemble import build, register_resolvers
 from framework import theory
-from framework.draft import Draft, Law, Readout
+from framework.acceptance_head import AcceptanceHead, save_head
+from framework.draft import Draft, DraftedNode, Law, Readout
 from framework.engine import Engine
 from framework.gamma_policies.additive import Additive
+from framework.gamma_policies.bandit import Bandit
 from framework.gamma_policies.best_expected_speed import BestExpectedSpeed
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
+from framework.gamma_policies.entropy_bound import EntropyBound
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.gamma_policies.stop_head import StopHead
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
-from tests.rounds import readout
+from tests.rounds import drafted, readout
 
+register_resolvers()  # one policy's yaml names what is embedded
 FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -159,9 +164,88 @@ def test_without_costs_it_says_which_key_to_set() -> None:
 
 def test_a_row_goes_on_from_the_threshold_upwards() -> None:
     policy = ConfidenceThreshold(max_gamma=7, threshold=0.5)
-    assert policy.keep_drafting(torch.tensor([0.49, 0.5, 0.51])).tolist() == [False, True, True]
+    assert policy.keep_drafting(drafted(0.49, 0.5, 0.51)).tolist() == [False, True, True]
     assert gammas(policy, readout((7, 0)), readout((7, 7))) == [7, 7, 7]
-    assert ConfidenceThreshold(max_gamma=7, threshold=0).keep_drafting(torch.tensor([0.0])).all()
+    assert ConfidenceThreshold(max_gamma=7, threshold=0).keep_drafting(drafted(0.0)).all()
+
+
+# Entropy bound
+
+
+def test_it_stops_where_the_entropy_bound_says() -> None:
+    """At factor .2 and threshold .4, H may be (1 - .4)^2 / .2 = 1.8 nats: six equally likely tokens have 1.79."""
+    policy = EntropyBound(max_gamma=5, factor=0.2, threshold=0.4)
+    laws = torch.zeros(3, 8)
+    for row, number in enumerate((1, 6, 7)):
+        laws[row, :number] = 1 / number
+    # Whichever token was drawn: the law alone decides.
+    for entry in (torch.zeros(3, dtype=torch.int64), torch.tensor([0, 5, 6])):
+        assert policy.keep_drafting(DraftedNode(laws, entry, depth=1)).tolist() == [True, True, False]
+    assert EntropyBound(max_gamma=5, factor=0.2, threshold=0.2).keep_drafting(DraftedNode(laws, entry, 1)).all()
+
+
+# Stop head
+
+
+@pytest.fixture
+def constant_head(tmp_path: Path) -> Path:
+    """A head that gives every token 0.8."""
+    head = AcceptanceHead(width=2, num_blocks=1)
+    for parameter in head.parameters():
+        parameter.data.zero_()
+    head.last.bias.data.fill_(math.log(4))
+    save_head(tmp_path, head, {})
+    return tmp_path
+
+
+def test_the_head_stops_once_the_product_of_its_chances_is_too_small(constant_head: Path) -> None:
+    """0.8, 0.64, 0.512: the third node is the last one at a threshold of 0.6, in every draft anew."""
+    policy = StopHead(max_gamma=8, path=str(constant_head), threshold=0.6)
+    for _ in range(2):
+        answers = [policy.keep_drafting(drafted(0.5, 0.1, depth=depth)).tolist() for depth in (1, 2, 3)]
+        assert answers == [[True, True], [True, True], [False, False]]
+
+
+def test_a_head_that_is_not_there_is_named(constant_head: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"gamma\.path is 'nowhere'.*training=stop_head"):
+        StopHead(max_gamma=8, path="nowhere", threshold=0.5)
+    (constant_head / "head.safetensors").write_bytes(b"damaged")
+    with pytest.raises(OSError, match=r"gamma\.path is .*not a whole head"):
+        StopHead(max_gamma=8, path=str(constant_head), threshold=0.5)
+
+
+# Bandit
+
+
+def bandit(**knobs: object) -> Bandit:
+    return Bandit(**({"gammas": [1, 4, 2], "c": 0.1, "exploration": 0.0} | knobs))
+
+
+def test_every_arm_is_played_once_and_then_the_fastest() -> None:
+    """Tokens per time: 2 / 1.1 = 1.82, 5 / 1.4 = 3.57, 1 / 1.2 = .83; then 4 falls to (5 + 1) / 2 / 1.4 = 2.14, and to
+    (5 + 1 + 1) / 3 / 1.4 = 1.67."""
+    rounds = [(1, 1), (4, 4), (2, 0), (4, 0), (4, 0)]
+    assert gammas(bandit(), *map(readout, rounds)) == [1, 4, 2, 4, 4, 1]
+
+
+def test_what_is_known_little_of_is_played_again() -> None:
+    """After n rounds the width of an arm played once is gamma * sqrt(2 ln n) / time: 4 has by far the widest."""
+    rounds = [readout((1, 1)), readout((4, 0)), readout((2, 1))]
+    assert gammas(bandit(), *rounds)[-1] == 1 and gammas(bandit(exploration=1.0), *rounds)[-1] == 4
+
+
+def test_a_batch_is_rewarded_by_the_mean_of_the_rows_that_took_part() -> None:
+    policy = bandit()
+    policy.next_gamma()
+    policy.observe(readout((1, 1), (1, 0), (4, 4, False)))
+    assert policy._tokens == {1: 1.5, 4: 0, 2: 0}
+    policy.observe(readout((1, 1, False)))
+    assert policy._played == {1: 1, 4: 0, 2: 0}
+
+
+def test_a_bandit_without_costs_says_which_key_to_set() -> None:
+    with pytest.raises(ValueError, match=r"gamma\.c is null"):
+        bandit(c=None).next_gamma()
 
 
 # All policies
@@ -196,6 +280,14 @@ WRONG = [
     (lambda: ConfidenceThreshold(max_gamma=0, threshold=0.5), r"gamma\.max_gamma is 0"),
     (lambda: ConfidenceThreshold(max_gamma=4, threshold=1.1), r"gamma\.threshold is 1\.1; allowed: .*\[0, 1\]"),
     (lambda: ConfidenceThreshold(max_gamma=4, threshold="high"), r"gamma\.threshold is 'high'"),
+    (lambda: EntropyBound(max_gamma=4, factor=-1, threshold=0.5), r"gamma\.factor is -1; allowed: a number >= 0"),
+    (lambda: EntropyBound(max_gamma=4, factor=0.2, threshold=2), r"gamma\.threshold is 2; allowed: .*\[0, 1\]"),
+    (lambda: StopHead(max_gamma=4, path="", threshold=-1), r"gamma\.threshold is -1"),
+    (lambda: bandit(gammas=[]), r"gamma\.gammas is \[\]; allowed: a list of different gammas"),
+    (lambda: bandit(gammas=[2, 2]), r"gamma\.gammas is \[2, 2\]"),
+    (lambda: bandit(gammas=[2, 0.5]), r"gamma\.gammas is 0\.5; allowed: a whole number from 0"),
+    (lambda: bandit(exploration=-1), r"gamma\.exploration is -1"),
+    (lambda: bandit(c="measured"), r"gamma\.c is 'measured'"),
     (lambda: best(max_gamma=0), r"gamma\.max_gamma is 0"),
     (lambda: best(c=-0.1), r"gamma\.c is -0\.1; allowed: a number >= 0, or null"),
     (lambda: best(c="measured"), r"gamma\.c is 'measured'"),

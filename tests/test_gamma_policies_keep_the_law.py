@@ -10,10 +10,10 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from experiments.assemble import build
+from experiments.assemble import build, register_resolvers
 from experiments.tiny_drafters import NAMES, tiny_factory
 from framework.autoregressive import Autoregressive
-from framework.draft import Draft, TargetRows
+from framework.draft import Draft, DraftedNode, TargetRows
 from framework.drafter import Drafter
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
@@ -30,6 +30,7 @@ from tests.rounds import readout
 
 FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+register_resolvers()  # one policy's yaml names what is embedded
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
 # Knobs that make a policy move within a few tokens of a tiny model; others keep their yaml.
@@ -38,6 +39,10 @@ LIVELY = {
     "best_expected_speed": {"max_gamma": 4, "forgetting": 0.5, "probe_every": 2},
     "draft_exit": {"max_gamma": 4, "threshold": 0.3, "alpha_target": 0.6, "b2": 0.0, "eps": 0.1},
     "confidence_threshold": {"max_gamma": 4, "threshold": 0.6},
+    "entropy_bound": {"max_gamma": 4, "threshold": 0.57},
+    "fixed_8": {"gamma": 4},
+    "stop_head": {"max_gamma": 4, "threshold": 0.4},
+    "bandit": {"gammas": [1, 3, 0, 4]},
 }
 
 
@@ -148,8 +153,8 @@ def test_the_sum_over_generations_sees_a_weak_token_that_is_dropped() -> None:
 
         max_gamma = 3
 
-        def keep_drafting(self, confidence: Tensor) -> Tensor:
-            return confidence >= 0.5
+        def keep_drafting(self, node: DraftedNode) -> Tensor:
+            return node.confidence >= 0.5
 
         def begin(self) -> None:
             pass
@@ -221,7 +226,7 @@ def test_output_follows_the_targets_law(name: str, policy: str, sampling: Sampli
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["additive", "best_expected_speed"])
+@pytest.mark.parametrize("policy", ["additive", "best_expected_speed", "bandit"])
 @pytest.mark.parametrize("name", STEPWISE)
 def test_output_follows_the_targets_law_in_small_batches(name: str, policy: str) -> None:
     """The same four rows at a time, where gamma really follows what each row did; false-alarm rate 1e-7 each."""
@@ -241,7 +246,7 @@ def test_dropping_the_weak_token_itself_is_caught(name: str) -> None:
 
     def propose(sequences, gamma, uniforms):
         draft = honest(sequences, gamma, uniforms)
-        return draft.offered(policy.keep_drafting(draft.prob_of_tokens()).cumprod(1).bool())
+        return draft.offered((draft.prob_of_tokens() >= policy.threshold).cumprod(1).bool())
 
     drafter.propose = propose
     fit, _ = fit_of(engine(target, drafter, policy, Sampling()))
@@ -279,8 +284,8 @@ class Scripted:
     def __init__(self, gammas: list[int], threshold: float):
         self.max_gamma, self._gammas, self._threshold = max(gammas), gammas, threshold
 
-    def keep_drafting(self, confidence: Tensor) -> Tensor:
-        return confidence >= self._threshold
+    def keep_drafting(self, node: DraftedNode) -> Tensor:
+        return node.confidence >= self._threshold
 
     def begin(self) -> None:
         self._round = -1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law
+from framework.draft import Draft, DraftedNode, Law
 from framework.enumeration import output_law, target_law, total_variation
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.growing_chain import GrowingChain
@@ -133,9 +133,10 @@ def test_a_finished_row_keeps_nobody_drafting() -> None:
 def test_the_confidence_is_what_the_drafter_gave_to_its_own_token() -> None:
     asked: list[Tensor] = []
 
-    def keep(confidence: Tensor) -> Tensor:
-        asked.append(confidence)
-        return torch.ones_like(confidence, dtype=torch.bool)
+    def keep(node: DraftedNode) -> Tensor:
+        asked.append(node.confidence)
+        assert node.depth == len(asked)
+        return torch.ones_like(node.entry, dtype=torch.bool)
 
     uniforms = torch.tensor([[0.92, 0.6, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64)
     logits = [law.log() for law in LAWS]

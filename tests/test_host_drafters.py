@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from drafters.ngram import NGram
 from drafters.prompt_lookup import PromptLookup
+from drafters.suffix_lookup import SuffixLookup
 from framework.drafter import drafts_on_host
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -18,6 +19,7 @@ CONTEXT = 3  # tokens that either drafter looks at
 DRAFTERS = {
     "ngram": lambda: NGram(TARGET, order=CONTEXT + 1, smoothing="witten_bell", learn_from_context=True, corpus=None),
     "prompt_lookup": lambda: PromptLookup(TARGET, max_ngram=CONTEXT, min_ngram=1, match="last"),
+    "suffix_lookup": lambda: SuffixLookup(TARGET, min_match=1, factor=None, history=0, corpus=None),
 }
 
 

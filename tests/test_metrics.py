@@ -92,6 +92,19 @@ def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> N
     assert found["operations"] == pytest.approx((4 + 6 + 6 * 0.05) / (1 + 1 + 1.75 + 1.9375))
 
 
+def test_the_oracle_drafts_what_was_accepted_and_no_more() -> None:
+    """Rounds of four nodes, of which 0, 1, 4 and 4 were accepted: 13 tokens for .9 of drafting and 5.1 of passes."""
+    tally = Tally(4)
+    tally.passes[4] = 4
+    for accepted in (0, 1, 4, 4):
+        tally.accepted[4, accepted] += 1
+    found = predicted(tally, alpha=0.8, tau=13 / 4)
+    assert found["speedup/oracle_gamma"] == pytest.approx(13 / (0.9 + 5.1))
+    assert found["speedup/attainable"] == pytest.approx(13 / (1.6 + 6))
+    tally.passes[4] = 2  # two rows at a time, which have one gamma
+    assert "speedup/oracle_gamma" not in predicted(tally, alpha=0.8, tau=13 / 4)
+
+
 def test_a_drafter_that_goes_no_deeper_is_not_charged_for_more() -> None:
     """Two heads, asked for four tokens: a draft is two deep and costs one proposal, whatever gamma is."""
     parts = Parts(one_row=2.0, nodes=[0, 3, 7, 7, 7], rows=[2.0, 2.4, 3.0, 9.0, 9.0], draft=0.8,
@@ -105,6 +118,7 @@ def test_nothing_tested_leaves_what_needs_alpha_open() -> None:
     found = predicted(tally_of([0, 0]), alpha=None, tau=1.0)
     assert found["tau/eq1"] is None and not {"speedup/theorem", "operations"} & set(found)
     assert (found["d"], found["v"], found["speedup/attainable"]) == (0, 1, 1)
+    assert found["speedup/oracle_gamma"] == 1
     assert set(predicted(tally_of([]), alpha=None, tau=None)) == {"tau/eq1", "c", "one_row_ms"}
 
 
@@ -153,7 +167,7 @@ def build_engine(policy: GammaPolicy, drafter: str = "small_transformer") -> Eng
 def test_parts_are_those_of_a_whole_draft_where_a_policy_would_stop_it() -> None:
     policy, nodes, asked = ConfidenceThreshold(max_gamma=4, threshold=1), [], []
     keep, engine = policy.keep_drafting, build_engine(policy)
-    policy.keep_drafting = lambda confidence: asked.append(1) or keep(confidence)
+    policy.keep_drafting = lambda node: asked.append(1) or keep(node)
     honest = engine.drafter.propose
 
     def propose(sequences, gamma, uniforms):

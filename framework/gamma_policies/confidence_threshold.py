@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from framework.draft import Readout
+from framework.draft import DraftedNode, Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
@@ -28,8 +28,8 @@ class ConfidenceThreshold:
         self.max_gamma = max_gamma
         self.threshold = threshold
 
-    def keep_drafting(self, confidence: Tensor) -> Tensor:
-        return confidence >= self.threshold
+    def keep_drafting(self, node: DraftedNode) -> Tensor:
+        return node.confidence >= self.threshold
 
     def begin(self) -> None:
         pass

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from framework.draft import Readout
+from framework.draft import DraftedNode, Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
@@ -54,9 +54,9 @@ class DraftExit:
         self.acceptance: list[float] = []
         self._on_device = torch.tensor(self.initial, dtype=torch.float64)
 
-    def keep_drafting(self, confidence: Tensor) -> Tensor:
-        self._on_device = self._on_device.to(confidence.device)
-        return confidence >= self._on_device
+    def keep_drafting(self, node: DraftedNode) -> Tensor:
+        self._on_device = self._on_device.to(node.law.device)
+        return node.confidence >= self._on_device
 
     def next_gamma(self) -> int:
         return self.max_gamma

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from framework.draft import Readout
+from framework.draft import DraftedNode, Readout
 
 LARGEST = 1000  # counts are kept for every pair of offered and accepted
 
@@ -22,12 +22,12 @@ class GammaPolicy(Protocol):
     """Largest gamma it will ever ask for; buffers are sized by it."""
 
     @property
-    def keep_drafting(self) -> Callable[[Tensor], Tensor] | None:
+    def keep_drafting(self) -> Callable[[DraftedNode], Tensor] | None:
         """Whether each row's draft goes on after a node; None where it always does, so that nothing is asked.
 
         Asked inside a round, after every node but the last, by drafters that draft node by node
-        (`framework.drafter.StepwiseDrafter`); others are not stopped. It gets the probability that the drafter itself
-        gave to the node's token, [B] float32, and returns [B] bool.
+        (`framework.drafter.StepwiseDrafter`); others are not stopped. It gets what is known of the node in every row,
+        and returns [B] bool.
         """
         ...
 
@@ -55,6 +55,10 @@ class Costs:
 
     c: float
     target_times: tuple[float, ...]
+
+    def of_round(self, gamma: int) -> float:
+        """What drafting gamma tokens and verifying them takes."""
+        return self.c * gamma + self.target_times[gamma]
 
 
 class CostAware(GammaPolicy, Protocol):

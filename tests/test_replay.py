@@ -1,0 +1,66 @@
+"""References replayed: the loop counts what their text alone decides."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from drafters.input_copy import InputCopy
+from experiments import replay
+from framework.engine import Engine
+from framework.gamma_policies.fixed import Fixed
+from framework.reference_model import ReferenceModel
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.target import Target
+from framework.tiny_models import save_tiny, tiny_target
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+
+def test_the_answers_come_out_in_the_passes_that_their_text_allows() -> None:
+    """Also of two prompts at once. The first answer is its prompt with one token changed: its first token is found in
+    the prompt, the copy is lost at the change, and one token later there is a place again."""
+    answers = {(9, 5, 6, 7, 8, 4): [5, 6, 3, 8, 4], (2, 1): [7]}
+    tiny = tiny_target()
+    model = ReferenceModel(answers, end=0, vocabulary_size=50, context=100)
+    engine = Engine(
+        target=Target(model, tiny.tokenizer, 50, ""),  # type: ignore[arg-type]
+        drafter=InputCopy(tiny, max_ngram=3),
+        verifier=SpeculativeSampling(),
+        gamma_policy=Fixed(gamma=4),
+        sampling=Sampling(temperature=0),
+    )
+    stopping = Stopping(max_new_tokens=20, eos_ids=(0,))
+    for prompts in (list(answers), [next(iter(answers))]):
+        generation = engine.generate(list(map(list, prompts)), stopping=stopping, seeds=list(range(len(prompts))))
+        assert generation.tokens == [[*answers[prompt], 0] for prompt in prompts]
+    # 5 with the prompt; 6 accepted and 3 instead of 7; 8 without a draft; 4 accepted and the end.
+    assert generation.tally.accepted.sum(0).tolist() == [1, 2, 0, 0, 0] and generation.tally.committed == 5
+
+
+def test_the_command_prints_a_row_per_drafter_and_rate(tmp_path: Path, monkeypatch, capsys) -> None:
+    save_tiny(tmp_path / "target", seed=1)
+    (tmp_path / "argparse.py").write_text("".join(f"abcdef_{i} = fedcba\n" for i in range(200)))
+    arguments = ["target=pretrained", f"target.path={tmp_path}/target", "target.dtype=float32", "device=cpu",
+                 f"prompts.source.folder={tmp_path}", "prompts.source.split=train", "prompts.source.lines=3",
+                 "vary.over=[0.0,1.0]", "max_new_tokens=20", f"hydra.run.dir={tmp_path}/out"]  # fmt: skip
+    split = [entry.replace("split=train", "split=held_out") for entry in arguments]
+    for given in (arguments, split):  # the one that the file's name falls into
+        monkeypatch.setattr(sys, "argv", ["replay", *given])
+        try:
+            replay.main()
+            break
+        except SystemExit:
+            continue
+    rows = (tmp_path / "out" / "table.md").read_text().splitlines()[2:]
+    assert [row.split(" | ")[:2] for row in rows] == [
+        [f"| {rate}", drafter]
+        for rate in ("0.0", "1.0")
+        for drafter in ("input_copy", "prompt_lookup", "suffix_lookup")
+    ]
+    assert torch.tensor([float(row.split(" | ")[3]) for row in rows]).min() >= 1
+    monkeypatch.setattr(sys, "argv", ["replay", *given, "+drafter@drafters.other=uniform_random"])
+    with pytest.raises(SystemExit):
+        replay.main()
+    assert "drafters.other reads a model, or drafts a tree" in capsys.readouterr().err
