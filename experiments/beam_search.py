@@ -117,9 +117,9 @@ class Contest:
                 target=target, sampling=Sampling(temperature=0), beams=rule
             )
         for times, gamma in itertools.product(cfg.drafted, cfg.gammas):
-            drafted = min(times * num_beams, target.vocabulary_size)
+            policy, drafted = Fixed(gamma=gamma), times * num_beams
             self._decoders["speculative", drafted, gamma] = BeamSearch(
-                target=target, drafter=drafter, drafted_beams=drafted, gamma_policy=Fixed(gamma=gamma), **rule
+                target=target, drafter=drafter, drafted_beams=drafted, gamma_policy=policy, **rule
             )
 
     def rows(self, prompts: PromptSet, stopping: Stopping) -> Iterator[Row]:

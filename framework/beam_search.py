@@ -69,11 +69,8 @@ class BeamSearch:
         Raises:
             ValueError: a number out of its range, or a drafter without a gamma policy.
         """
-        whole = isinstance(num_beams, int) and not isinstance(num_beams, bool)
-        if not whole or not 1 <= num_beams <= target.vocabulary_size:
-            raise ValueError(
-                f"num_beams is {num_beams!r}; allowed: 1 to the size of the vocabulary, {target.vocabulary_size}"
-            )
+        if not isinstance(num_beams, int) or isinstance(num_beams, bool) or num_beams < 1:
+            raise ValueError(f"num_beams is {num_beams!r}; allowed: a whole number >= 1")
         if drafter is not None and drafted_beams < num_beams:
             raise ValueError(f"drafted_beams is {drafted_beams!r}; allowed: at least num_beams, {num_beams}")
         if (drafter is None) != (gamma_policy is None):
