@@ -143,7 +143,8 @@ class Contest:
         pairs = [(_beams(run), _beams(other)) for run, other in zip(runs, plain, strict=True)]
         same = [[tokens for tokens, _ in ours] == [tokens for tokens, _ in theirs] for ours, theirs in pairs]
         gaps = [
-            max(abs(mine - other) for (_, mine), (_, other) in zip(ours, theirs, strict=False)) for ours, theirs in pairs
+            max(abs(mine - other) for (_, mine), (_, other) in zip(ours, theirs, strict=False))
+            for ours, theirs in pairs
         ]
         tally = _added(runs) if key[0] != "hf_generate" else None
         metrics = tally.metrics() if tally else {}

@@ -37,7 +37,7 @@ class BeamGeneration(Generation):
 
 
 class BeamSearch:
-    """Beam search in fewer target passes, with the texts and scores of ordinary beam search (Leviathan et al., 2023, A.4).
+    """Beam search in fewer target passes, with the texts and scores of plain beam search (Leviathan et al., 2023, A.4).
 
     A small model searches gamma steps ahead with u >= w beams, from the target's own. One target pass scores all that
     it went through, w + u gamma nodes. Then the target's own search goes on step by step, as far as its w beams are
@@ -62,7 +62,7 @@ class BeamSearch:
             num_beams: w >= 1.
             length_penalty: what a finished text's length is raised to before its score is divided by it.
             early_stopping: whether w finished texts are enough, or better ones are waited for.
-            drafter: a small model with the target's vocabulary; None is ordinary beam search.
+            drafter: a small model with the target's vocabulary; None is plain beam search.
             drafted_beams: u >= w, of the small model's search.
             gamma_policy: how many steps it goes ahead; that it may end a draft in between is not asked.
 
@@ -215,5 +215,7 @@ def _continuations(logits: Tensor, number: int) -> list[list[Continuation]]:
     # The one wait for the device: float64 holds tokens as well as log-probabilities.
     found = torch.stack([tokens.double(), log_probs.gather(1, tokens).double()], -1).tolist()
     if any(math.isnan(row[0][1]) for row in found):
-        raise FloatingPointError("the law of the next token is not finite: the logits hold NaN (try target.dtype=float32)")
+        raise FloatingPointError(
+            "the law of the next token is not finite: the logits hold NaN (try target.dtype=float32)"
+        )
     return [[(int(token), log_prob) for token, log_prob in row if log_prob > -math.inf] for row in found]

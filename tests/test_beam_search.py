@@ -153,4 +153,5 @@ def test_the_command_prints_and_keeps_its_table(tmp_path, monkeypatch, capfd):
     rows = json.loads((tmp_path / "out" / "beam_search.json").read_text())["rows"]
     assert [row["decoder"] for row in rows] == ["plain", "speculative", "plain", "hf_generate", "speculative"]
     assert all(row["same"] == row["prompts"] == 2 and row["score_gap"] < 1e-4 for row in rows)
-    assert "speculative" in capfd.readouterr().out and "| speculative |" in (tmp_path / "out/beam_search.md").read_text()
+    assert "speculative" in capfd.readouterr().out
+    assert "| speculative |" in (tmp_path / "out" / "beam_search.md").read_text()

@@ -1,4 +1,4 @@
-"""Blockwise acceptance: top-k, distance and minimum block size by hand, and greedy decoding where nothing is lenient."""
+"""Blockwise acceptance: top-k, distance and minimum block size by hand, and greedy decoding by exact match."""
 
 import pytest
 import torch
@@ -77,9 +77,7 @@ def test_blocks_are_as_large_as_promised_and_exact_match_is_greedy_decoding():
 
     def decoded(**knobs):
         rule = BlockwiseAcceptance(**(EXACT_MATCH | knobs))
-        engine = Engine(
-            target=target, drafter=drafter, verifier=rule, gamma_policy=Fixed(gamma=3), sampling=GREEDY
-        )
+        engine = Engine(target=target, drafter=drafter, verifier=rule, gamma_policy=Fixed(gamma=3), sampling=GREEDY)
         return engine.generate(prompts, stopping=stopping, seeds=[0, 1])
 
     exact, forced = decoded(), decoded(min_block=3)
