@@ -15,8 +15,8 @@ class Parallel:
     """Drafts from the target's last state and the pending token, every position with a mask token in its place.
 
     As a tree it takes the top tokens of every position, arranged in the tree that held-out accuracies make the best one
-    of its budget; as a greedy chain the likeliest token of each; as a sampled chain a token drawn from each, whatever was
-    drawn before it.
+    of its budget; as a greedy chain the likeliest token of each; as a sampled chain a token drawn from each, whatever
+    was drawn before it.
     """
 
     def __init__(self, target: Target, *, path: str, form: str, nodes: int):

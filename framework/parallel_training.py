@@ -99,7 +99,7 @@ class ParallelTraining:
 
     @torch.no_grad()
     def _laws_behind(self, hidden: Tensor, places: slice) -> Tensor:
-        """[B, n, D, V] log-probabilities of the target for the tokens behind pending; behind the text they mean nothing."""
+        """[B, n, D, V] log-probabilities of the target for what follows pending; behind the text they mean nothing."""
         layer = self._target.model.model.get_output_embeddings()
         length, depth = hidden.shape[1], self._layer.num_positions
         first = torch.arange(length - 2, device=hidden.device)[places]
