@@ -78,12 +78,12 @@ class ParallelLayer(nn.Module):
     def _attended(self, states: Tensor) -> Tensor:
         """[..., D, H]: every slot sees itself and those before it."""
         # [..., heads, D, H / heads] each
-        parts = (each.unflatten(-1, (self._num_heads, -1)).transpose(-3, -2) for each in self._split(states))
-        seen = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = (
+            each.unflatten(-1, (self._num_heads, -1)).transpose(-3, -2)
+            for each in self.attention_in(states).chunk(3, -1)
+        )
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.attention_out(seen.transpose(-3, -2).flatten(-2))
-
-    def _split(self, states: Tensor) -> tuple[Tensor, ...]:
-        return self.attention_in(states).chunk(3, -1)
 
 
 def save_layer(folder: Path, layer: ParallelLayer, *, target: Target, accuracies: Accuracies) -> None:
