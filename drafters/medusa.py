@@ -3,19 +3,12 @@
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
+from framework.draft import Draft, Outcome
 from framework.medusa_heads import load_heads
-from framework.sampling import Sampling, argmax, draw
+from framework.positions_at_once import PositionsAtOnce
+from framework.sampling import Sampling
 from framework.sequences import Sequences
-from framework.static_tree import best_paths, parents_of
 from framework.target import Target
-from framework.tree import Tree
-
-FORMS = {
-    "tree": (Law.ONE_HOT, Shape.TREE),
-    "greedy_chain": (Law.ONE_HOT, Shape.CHAIN),
-    "sampled_chain": (Law.IID, Shape.CHAIN),
-}
 
 
 class Medusa:
@@ -23,6 +16,9 @@ class Medusa:
 
     As a tree it takes the top tokens of every head, arranged in the tree that held-out accuracies make the best one of
     its budget; as a greedy chain the likeliest token of each head; as a sampled chain a token drawn from each.
+
+    The pass that verifies a draft has made the state that the next one is drafted from: this is the combined scoring
+    and proposal of blockwise parallel decoding (Stern et al., 2018), whose drafts are greedy chains.
     """
 
     def __init__(self, target: Target, *, path: str, form: str, nodes: int):
@@ -37,27 +33,11 @@ class Medusa:
             OSError: no heads there.
             ValueError: an unknown form, no nodes, or heads for another target.
         """
-        if form not in FORMS:
-            raise ValueError(f"drafter.form is {form!r}; allowed: {', '.join(FORMS)}")
-        self.form = form
-        self.law, self.shape = FORMS[form]
+        PositionsAtOnce.check_form(form)
         self._heads, accuracies = load_heads(path, target)
-        paths = best_paths(accuracies, nodes)
-        self._depths = [len(path) for path in paths]
-        self._deepest = max(self._depths) if form == "tree" else self._heads.num_heads
-        self._ranks = max(max(path) for path in paths) + 1  # tokens wanted of every head
-        places = [(len(path) - 1) * self._ranks + path[-1] for path in paths]
-        self._places = torch.tensor(places, device=target.device)
-        self._parents = parents_of(paths)
-        self._trees: dict[tuple[int, int], Tree] = {}  # by nodes and rows; made once, and shared by all rounds
-
-    def num_uniforms(self, gamma: int) -> int:
-        """One per node of a sampled chain; nothing else is drawn."""
-        return self._depth(gamma) if self.form == "sampled_chain" else 0
-
-    def num_nodes(self, gamma: int) -> int:
-        """Nodes no deeper than gamma."""
-        return sum(depth <= gamma for depth in self._depths) if self.form == "tree" else self._depth(gamma)
+        self._positions = PositionsAtOnce(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
+        self.law, self.shape = self._positions.law, self._positions.shape
+        self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
@@ -66,27 +46,11 @@ class Medusa:
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Draft as deep as gamma and the number of heads allow."""
-        logits = self._heads(self._hidden, self._depth(gamma)).float()
-        if self.form == "tree":
-            return self._tree(logits, self.num_nodes(gamma))
-        if self.form == "greedy_chain" or self._sampling.greedy:
-            return Draft.chain(argmax(logits), Law.ONE_HOT)
-        probs = self._sampling.probs(logits)
-        return Draft.chain(draw(probs, uniforms), Law.IID, probs=probs)
+        logits = self._heads(self._hidden, self._positions.depth(gamma)).float()
+        return self._positions.draft(logits, self._sampling, uniforms)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         # The target's output layer made the token that is pending now from this state.
         hidden = outcome.target.hidden
         assert hidden is not None, "heads need TargetRows.hidden"
         self._hidden = hidden[torch.arange(len(hidden), device=hidden.device), outcome.stop]
-
-    def _depth(self, gamma: int) -> int:
-        return min(gamma, self._deepest)
-
-    def _tree(self, logits: Tensor, num_nodes: int) -> Draft:
-        ranked = logits.topk(self._ranks).indices.flatten(1)  # [B, depth * ranks]
-        tokens = ranked[:, self._places[:num_nodes]]
-        key = (num_nodes, len(tokens))
-        if key not in self._trees:
-            self._trees[key] = Tree.shared(self._parents[:num_nodes], len(tokens), tokens.device)
-        return Draft.of_tree(self._trees[key], tokens, Law.ONE_HOT)

@@ -1,14 +1,16 @@
 """Hugging Face's own `generate`, behind the same interface: what the yardstick is checked against."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from framework.beam_search import BeamGeneration
 from framework.cached_lm import CachedLM
 from framework.generation import Generation
+from framework.hypotheses import Hypothesis
 from framework.sampling import Sampling
 from framework.sequences import Conditioned, Prompt, text_of
 from framework.stopping import Stopping
@@ -27,12 +29,14 @@ class HuggingFaceGenerate:
         drafter: CachedLM | None = None,
         gamma: int | None = None,
         copied_tokens: int | None = None,
+        beams: Mapping[str, Any] | None = None,
     ):
         """
         Args:
             drafter: a small model that drafts.
             gamma: how many tokens it drafts in every round; None leaves that to transformers' own defaults.
             copied_tokens: how many tokens a round copies from the text (prompt lookup).
+            beams: num_beams (at least 2), length_penalty and early_stopping of beam search, at temperature 0.
         """
         self.target = target
         self.sampling = sampling
@@ -42,6 +46,7 @@ class HuggingFaceGenerate:
         if copied_tokens is not None:
             self._drafting["prompt_lookup_num_tokens"] = copied_tokens
         self._drafter, self._gamma = drafter, gamma
+        self._beams = dict(beams or {})
 
     @torch.no_grad()
     def generate(
@@ -84,14 +89,22 @@ class HuggingFaceGenerate:
                 # not what the model's own generation config would have
                 repetition_penalty=1.0,
                 no_repeat_ngram_size=0,
-                num_beams=1,
                 min_length=0,
                 forced_eos_token_id=None,
                 bad_words_ids=None,
                 **knobs,
                 **self._drafting,
+                **self._how_many_beams(),
             )
+        if self._beams:
+            return _beams_of(output, len(text), stopping)
         return Generation(tokens=[output[0, len(text) :].tolist()], finish_reasons=[""])
+
+    def _how_many_beams(self) -> dict[str, Any]:
+        if not self._beams:
+            return {"num_beams": 1}
+        wanted = {"return_dict_in_generate": True, "output_scores": True}
+        return self._beams | wanted | {"num_return_sequences": self._beams["num_beams"]}
 
     @contextmanager
     def _constant_gamma(self) -> Iterator[None]:
@@ -111,3 +124,13 @@ class HuggingFaceGenerate:
             yield
         finally:
             model.generation_config = own
+
+
+def _beams_of(output: Any, num_given: int, stopping: Stopping) -> BeamGeneration:
+    """What beam search found, without the filling behind an end-of-text token."""
+    beams = []
+    for sequence, score in zip(output.sequences[:, num_given:].tolist(), output.sequences_scores.tolist(), strict=True):
+        ends = [place for place, token in enumerate(sequence, start=1) if token in stopping.eos_ids]
+        tokens = sequence[: ends[0]] if ends else sequence
+        beams.append(Hypothesis(tuple(tokens), score, bool(ends)))
+    return BeamGeneration(tokens=[list(beams[0].tokens)], finish_reasons=[""], beams=[beams])

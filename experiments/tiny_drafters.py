@@ -13,6 +13,7 @@ from framework.conditioned_decoder import num_decoder_layers
 from framework.drafter import Drafter
 from framework.layer_set import LayerSet, save_layer_set
 from framework.medusa_heads import MedusaHeads, save_heads
+from framework.parallel_layer import ParallelLayer, save_layer
 from framework.target import Target
 from framework.tiny_models import save_tiny
 
@@ -54,11 +55,26 @@ def save_tiny_heads(folder: Path, target: Target) -> Path:
     return folder
 
 
+def save_tiny_layer(folder: Path, target: Target) -> Path:
+    """Write a random layer that drafts three positions at once, with accuracies that make a tree."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = ParallelLayer(target, num_positions=3)
+        with torch.no_grad():
+            layer.change.weight.add_(torch.randn_like(layer.change.weight) * 0.1)
+    ranks = min(target.vocabulary_size, 4)
+    accuracies = [[0.6 / (position + rank) for rank in range(ranks)] for position in range(1, 4)]
+    save_layer(folder, layer, target=target, accuracies=accuracies)
+    return folder
+
+
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     if isinstance(value, str) and value.startswith("${zoo:"):
         name = value.removeprefix("${zoo:").removesuffix("}")
         fitted = {"medusa": _tiny_heads, "layer_skip.yaml": _tiny_layers}.get(name)
         return fitted(target) if fitted else _tiny_folder(name, vocabulary)
+    if value == "outputs/train/parallel":
+        return _tiny_layer(target)
     if not isinstance(value, dict):
         return value
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
@@ -80,6 +96,10 @@ def _tiny_folder(name: str, vocabulary: int) -> str:
 def _tiny_heads(target: Target) -> str:
     """Heads fit one target only."""
     return str(save_tiny_heads(_temporary() / f"heads-{target.fingerprint}", target))
+
+
+def _tiny_layer(target: Target) -> str:
+    return str(save_tiny_layer(_temporary() / f"parallel-{target.fingerprint}", target))
 
 
 def _tiny_layers(target: Target) -> str:

@@ -4,25 +4,19 @@ K heads, H hidden, V vocabulary; `...` stands for any leading axes.
 """
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from framework.fitted_part import Accuracies, load_part, save_part
 from framework.target import Target
 
-WEIGHTS_FILE = "heads.safetensors"
-FACTS_FILE = "heads.json"
+FILES = "heads"  # and what they end with
 OUTPUTS = ("tied", "mapped", "own")
-
-Accuracies = list[list[float]]
-"""[K][rank]: how often the token of that rank was the right one on held-out text; rank 0 is the best."""
 
 
 class MedusaHeads(nn.Module):
@@ -90,13 +84,8 @@ class MedusaHeads(nn.Module):
 
 
 def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: Accuracies) -> None:
-    """Write the heads in bfloat16, whose target they are for, and the accuracies that their tree is built from."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # What proposes need not be exact.
-    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in heads.state_dict().items()}
-    save_file(weights, folder / WEIGHTS_FILE)
-    facts = {"target_fingerprint": target.fingerprint, "output": heads.output, "accuracies": accuracies}
-    (folder / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n")
+    """Write the heads, whose target they are for, and the accuracies that their tree is built from."""
+    save_part(folder, heads, name=FILES, target=target, accuracies=accuracies, made_with={"output": heads.output})
 
 
 def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
@@ -106,43 +95,11 @@ def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
         OSError: there are no heads in the folder, or they are damaged.
         ValueError: they were trained for another target.
     """
-    folder = Path(path).expanduser()
-    if not (folder / FACTS_FILE).is_file() or not (folder / WEIGHTS_FILE).is_file():
-        raise FileNotFoundError(
-            f"drafter.path is {path!r}: no {WEIGHTS_FILE} and {FACTS_FILE} there; give a folder that "
-            "`python -m experiments.train drafter=medusa` wrote"
-        )
-    try:
-        facts = _facts(folder / FACTS_FILE)
-        if facts["target_fingerprint"] == target.fingerprint:
-            weights = load_file(folder / WEIGHTS_FILE)
-            heads = MedusaHeads(target, num_heads=len(weights["weights"]), output=facts["output"])
-            heads.load_state_dict(weights)
-            if len(facts["accuracies"]) != heads.num_heads:
-                raise ValueError(
-                    f"{FACTS_FILE} has accuracies of {len(facts['accuracies'])} of {heads.num_heads} heads"
-                )
-            return heads.requires_grad_(False), facts["accuracies"]
-    except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
-        raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {error}") from error
-    raise ValueError(
-        f"drafter.path is {path!r}, whose heads are for the target with the fingerprint "
-        f"{facts['target_fingerprint']}; this one's is {target.fingerprint} (a dtype that rounds its weights makes "
-        "another one of it). Train heads for it: python -m experiments.train drafter=medusa target=..."
-    )
 
+    def build(facts: dict[str, Any], weights: dict[str, Tensor]) -> MedusaHeads:
+        heads = MedusaHeads(target, num_heads=len(weights["weights"]), output=facts["output"])
+        if len(facts["accuracies"]) != heads.num_heads:
+            raise ValueError(f"{FILES}.json has accuracies of {len(facts['accuracies'])} of {heads.num_heads} heads")
+        return heads
 
-def _facts(file: Path) -> dict[str, Any]:
-    """
-    Raises:
-        ValueError: the file does not hold what `save_heads` writes.
-    """
-    facts = json.loads(file.read_text())
-    if not isinstance(facts, dict) or not {"target_fingerprint", "output", "accuracies"} <= facts.keys():
-        raise ValueError(f"{file.name} is not what training wrote")
-    heads = facts["accuracies"]
-    if not isinstance(heads, list) or not all(isinstance(ranks, list) and ranks for ranks in heads):
-        raise ValueError(f"{file.name} has no list of accuracies for every head")
-    if wrong := [share for ranks in heads for share in ranks if not isinstance(share, int | float)]:
-        raise ValueError(f"{file.name} has {wrong[0]!r} among its accuracies, which are numbers")
-    return facts
+    return load_part(path, target, name=FILES, drafter="medusa", knobs={"output"}, build=build)

@@ -58,7 +58,7 @@ class MedusaTraining:
                 f"training.window is {tokens.shape[-1]}; allowed: at least {self._num_heads + 2}, two more than "
                 "training.trainable.num_heads"
             )
-        labels = self._labels(tokens)
+        labels = labels_behind(tokens, self._num_heads)
         nats = functional.cross_entropy(self._logits(tokens).flatten(0, 2), labels.flatten(), reduction="none")
         per_head = nats.view(labels.shape).sum((0, 1)) / (labels != NO_LABEL).sum((0, 1))
         return (self._weights * per_head).sum()
@@ -82,18 +82,25 @@ class MedusaTraining:
         hits = torch.zeros(self._num_heads, self._ranks, device=tokens.device)
         for windows in tokens.split(WINDOWS_AT_ONCE):
             ranked = self._logits(windows).topk(self._ranks).indices
-            hits += (ranked == self._labels(windows).unsqueeze(3)).sum((0, 1))
-        return (hits / (self._labels(tokens) != NO_LABEL).sum((0, 1)).unsqueeze(1)).tolist()
+            hits += (ranked == labels_behind(windows, self._num_heads).unsqueeze(3)).sum((0, 1))
+        num_known = (labels_behind(tokens, self._num_heads) != NO_LABEL).sum((0, 1))
+        return (hits / num_known.unsqueeze(1)).tolist()
 
     def _logits(self, tokens: Tensor) -> Tensor:
         """[B, T - 2, K, V] float32: of the heads at every token behind which there is something to predict."""
         return self.module(output_layer_input(self._target.model.model, tokens)[:, :-2]).float()
 
-    def _labels(self, tokens: Tensor) -> Tensor:
-        """[B, T - 2, K] int64: what each head is to predict there, NO_LABEL where the window ends before."""
-        text = texts_of(tokens)
-        padded = functional.pad(text.masked_fill(text == FILLER, NO_LABEL), (0, self._num_heads), value=NO_LABEL)
-        return padded.unfold(1, self._num_heads, 1)[:, 2:-1]
+
+def labels_behind(tokens: Tensor, number: int) -> Tensor:
+    """[B, T - 2, number] int64: the tokens from the second one behind each on, NO_LABEL where the text ends before.
+
+    Args:
+        tokens: [B, T] windows, or [B, 2, T] pairs, int64.
+        number: how many of them.
+    """
+    text = texts_of(tokens)
+    padded = functional.pad(text.masked_fill(text == FILLER, NO_LABEL), (0, number), value=NO_LABEL)
+    return padded.unfold(1, number, 1)[:, 2:-1]
 
 
 @torch.no_grad()

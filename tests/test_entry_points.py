@@ -12,7 +12,7 @@ import torch
 from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure, timing
 from experiments.records import group_records, load_records
-from experiments.tiny_drafters import save_tiny_heads
+from experiments.tiny_drafters import save_tiny_heads, save_tiny_layer
 from experiments.wandb_reading import read_offline_run
 from framework.acceptance_head import AcceptanceHead, save_head
 from framework.cached_lm import CachedLM
@@ -38,6 +38,7 @@ def tiny(tmp_path_factory) -> list[str]:
     target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
     save_tiny_heads(folder / "medusa", target)
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
+    save_tiny_layer(folder / "outputs" / "train" / "parallel", target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     lines = [
@@ -300,6 +301,7 @@ def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch,
 def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     """Each named sweep, on tiny models: adding a yaml adds its test."""
     folder = folder_of(tiny)
+    monkeypatch.chdir(folder)  # what a study has trained first lies in outputs/
     monkeypatch.setattr(assemble, "ZOO", Path(folder))
     assemble.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))

@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 
 from experiments import assemble, measure, measurement
 from experiments.records import load_records
-from experiments.tiny_drafters import save_tiny_heads
 from framework.acceptance_head import AcceptanceHead, save_head
+from experiments.tiny_drafters import save_tiny_heads, save_tiny_layer
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target
 from framework.tiny_models import save_tiny
@@ -48,6 +48,7 @@ def tiny() -> tuple[Path, list[str]]:
     target = load_target(path=f"{folder}/target", dtype="float32", device="cpu", attention="sdpa", context=None)
     save_tiny_heads(folder / "medusa", target)
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
+    save_tiny_layer(folder / "parallel", target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "ab ca"}) + "\n")
@@ -120,8 +121,9 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
 @fuzz(90, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
-    has_corpus = wild[0] in ("drafter=ngram", "drafter=corpus_unigram")
-    needed = [f"drafter.corpus.folder={tiny_folder}"] if has_corpus else []
+    corpus, layer = f"drafter.corpus.folder={tiny_folder}", f"drafter.path={tiny_folder}/parallel"
+    all_needed = {"drafter=ngram": [corpus], "drafter=corpus_unigram": [corpus], "drafter=parallel": [layer]}
+    needed = all_needed.get(wild[0], [])
     with tempfile.TemporaryDirectory() as folder:
         code, told = measured([*usual, *wild[:1], *needed, *wild[1:]], Path(folder))
         if code is None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from drafters.medusa import FORMS, Medusa
+from drafters.medusa import Medusa
 from experiments.tiny_drafters import save_tiny_heads
 from framework.autoregressive import Autoregressive
 from framework.cached_lm import CachedLM
@@ -17,6 +17,7 @@ from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.medusa_heads import OUTPUTS, MedusaHeads, load_heads, save_heads
 from framework.medusa_training import MedusaTraining, output_layer_input
+from framework.positions_at_once import FORMS
 from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.static_tree import best_paths, expected_accepted, parents_of

@@ -1,0 +1,239 @@
+"""Beam search in fewer target passes: `python -m experiments.beam_search` finds the same texts, and says how fast."""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from experiments.assemble import (
+    build,
+    build_prompts,
+    build_stopping,
+    build_target,
+    check_basics,
+    register_resolvers,
+)
+from experiments.cells import Cells, markdown, shown
+from experiments.entry_point import announce, one_line_errors, status
+from experiments.hugging_face import HuggingFaceGenerate
+from experiments.knobs import check_kind, check_whole
+from experiments.provenance import provenance
+from experiments.timing import Decoder, Timed, timed
+from framework.beam_search import BeamGeneration, BeamSearch
+from framework.cached_lm import CachedLM
+from framework.equality import TORN
+from framework.gamma_policies.fixed import Fixed
+from framework.gamma_policies.gamma_policy import LARGEST
+from framework.prompts.prompt_set import PromptSet
+from framework.sampling import Sampling
+from framework.stopping import Stopping
+from framework.tally import Tally
+from framework.target import Target
+
+COLUMNS = ["beams", "decoder", "drafted", "γ", "same texts", "score gap", "passes", "α", "τ", "ms/token", "speedup"]
+MOST_BEAMS = 1000
+WARM_UP_TOKENS = 8
+
+register_resolvers()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to search, beside plain beam search with as many beams.
+
+    Attributes:
+        decoder: plain, speculative or hf_generate.
+        drafted, gamma: beams of the small model, and how many steps it goes ahead; None where nothing is drafted.
+        same: prompts for which all finished texts are those of plain beam search.
+        torn: prompts that differ, while no score does by more than rounding (1e-4): two texts are as good.
+        prompts: how many there are.
+        score_gap: largest difference between a score and plain beam search's in the same place.
+        counts: of the tally; empty for Hugging Face's.
+        alpha: accepted over tested levels of the drafts.
+        tau: steps of the search per target pass.
+        passes: of the target, those that read the prompts excluded.
+        ms: per step of plain beam search, without reading the prompts.
+        speedup: plain beam search's time over this one's.
+        texts: the best one of every prompt.
+    """
+
+    beams: int
+    decoder: str
+    drafted: int | None
+    gamma: int | None
+    same: int
+    torn: int
+    prompts: int
+    score_gap: float
+    counts: dict[str, object]
+    alpha: float | None
+    tau: float | None
+    passes: float | None
+    ms: float
+    speedup: float
+    texts: list[str]
+
+    @property
+    def cells(self) -> list[str]:
+        """As it is shown, under the headings of COLUMNS."""
+        torn = f" + {self.torn} as good" if self.torn else ""
+        return [
+            str(self.beams),
+            self.decoder,
+            *("" if number is None else str(number) for number in (self.drafted, self.gamma)),
+            f"{self.same}/{self.prompts}{torn}",
+            f"{self.score_gap:.0e}",
+            "" if self.passes is None else f"{self.passes:.0f}",
+            *("" if ratio is None else f"{ratio:.2f}" for ratio in (self.alpha, self.tau)),
+            f"{self.ms:.2f}",
+            f"{self.speedup:.2f}",
+        ]
+
+
+class Contest:
+    """Plain, speculative and Hugging Face's beam search with as many beams, in turns on the same prompts."""
+
+    def __init__(self, cfg: DictConfig, target: Target, drafter: CachedLM, num_beams: int):
+        rule = {
+            "num_beams": num_beams,
+            "length_penalty": float(cfg.length_penalty),
+            "early_stopping": cfg.early_stopping,
+        }
+        self._target, self._num_beams = target, num_beams
+        self._decoders: dict[tuple[str, int | None, int | None], Decoder] = {
+            ("plain", None, None): BeamSearch(target=target, **rule)
+        }
+        if cfg.hugging_face and num_beams > 1:
+            self._decoders["hf_generate", None, None] = HuggingFaceGenerate(
+                target=target, sampling=Sampling(temperature=0), beams=rule
+            )
+        for times, gamma in itertools.product(cfg.drafted, cfg.gammas):
+            policy, drafted = Fixed(gamma=gamma), times * num_beams
+            self._decoders["speculative", drafted, gamma] = BeamSearch(
+                target=target, drafter=drafter, drafted_beams=drafted, gamma_policy=policy, **rule
+            )
+
+    def rows(self, prompts: PromptSet, stopping: Stopping) -> Iterator[Row]:
+        """Every way's figures, plain beam search first."""
+        runs: dict[Any, list[Timed]] = {key: [] for key in self._decoders}
+        short = Stopping(max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens), eos_ids=stopping.eos_ids)
+        for decoder in self._decoders.values():
+            self._timed(decoder, list(prompts.prompts[0].tokens), short)
+        for number, prompt in enumerate(prompts.prompts):
+            # Whoever comes first at one prompt comes last at the next.
+            for key in list(runs) if number % 2 == 0 else reversed(list(runs)):
+                runs[key].append(self._timed(self._decoders[key], list(prompt.tokens), stopping))
+        plain = runs["plain", None, None]
+        for key, its in runs.items():
+            yield self._row(key, its, plain)
+
+    def _timed(self, decoder: Decoder, prompt: list[int], stopping: Stopping) -> Timed:
+        return timed(decoder, [prompt], stopping, [0], self._target.device)
+
+    def _row(self, key: tuple[str, int | None, int | None], runs: list[Timed], plain: list[Timed]) -> Row:
+        pairs = [(_beams(run), _beams(other)) for run, other in zip(runs, plain, strict=True)]
+        same = [[tokens for tokens, _ in ours] == [tokens for tokens, _ in theirs] for ours, theirs in pairs]
+        gaps = [
+            max(abs(mine - other) for (_, mine), (_, other) in zip(ours, theirs, strict=False))
+            for ours, theirs in pairs
+        ]
+        tally = _added(runs) if key[0] != "hf_generate" else None
+        metrics = tally.metrics() if tally else {}
+        seconds, plain_seconds = (sum(run.decode_seconds for run in each) for each in (runs, plain))
+        return Row(
+            beams=self._num_beams,
+            decoder=key[0],
+            drafted=key[1],
+            gamma=key[2],
+            same=sum(same),
+            torn=sum(not equal and gap < TORN for equal, gap in zip(same, gaps, strict=True)),
+            prompts=len(pairs),
+            score_gap=max(gaps),
+            counts=tally.counts() if tally else {},
+            alpha=metrics.get("alpha/empirical"),
+            tau=metrics.get("tau"),
+            passes=tally.num_rounds if tally else None,
+            ms=1000 * seconds / max(1, _added(plain).committed),
+            speedup=plain_seconds / seconds if seconds else 1.0,
+            texts=[self._target.tokenizer.decode(run.generation.tokens[0]) for run in runs],
+        )
+
+
+def _beams(run: Timed) -> list[tuple[tuple[int, ...], float]]:
+    """The finished texts of a run's prompt, with their scores."""
+    assert isinstance(run.generation, BeamGeneration)
+    return [(text.tokens, text.score) for text in run.generation.beams[0]]
+
+
+def _added(runs: list[Timed]) -> Tally:
+    """The counts of all prompts together."""
+    (first, *others) = [run.generation.tally for run in runs]
+    assert first is not None
+    total = Tally(first.max_gamma, first.max_nodes, shape=first.shape, token_rule=first.token_rule)
+    for tally in (first, *others):
+        assert tally is not None
+        total.add(tally)
+    return total
+
+
+def check_before_loading(cfg: DictConfig) -> None:
+    """Everything that can be wrong without a model.
+
+    Raises:
+        ValueError, OSError: the message names the yaml key.
+    """
+    check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
+    for key, most in (("beams", MOST_BEAMS), ("drafted", MOST_BEAMS), ("gammas", LARGEST)):
+        if not OmegaConf.is_list(cfg[key]) or (not cfg[key] and key == "beams"):
+            raise ValueError(f"{key} is {cfg[key]!r}; allowed: a list of whole numbers, as [2, 4]")
+        for number in cfg[key]:
+            check_whole(key, number, least=1, most=most)
+    for key in ("stop_at_eos", "early_stopping", "hugging_face"):
+        check_kind(key, cfg[key], [bool])
+    check_kind("length_penalty", cfg.length_penalty, [int, float])
+    build(cfg.prompts.source)
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="beam_search")
+def main(cfg: DictConfig) -> None:
+    with one_line_errors(interrupted="nothing was written"):
+        check_before_loading(cfg)
+        if cfg.threads is not None:
+            torch.set_num_threads(cfg.threads)
+        with status("loading the models"):
+            target = build_target(cfg)
+            drafter: CachedLM = build(cfg.draft_model)(target)
+            prompts, stopping = build_prompts(cfg, target), build_stopping(cfg, target)
+        rows: list[Row] = []
+        for num_beams in cfg.beams:
+            announce(f"{num_beams} beams, {len(prompts.prompts)} prompts")
+            rows += Contest(cfg, target, drafter, num_beams).rows(prompts, stopping)
+        write(cfg, rows, target, Path(HydraConfig.get().runtime.output_dir))
+
+
+def write(cfg: DictConfig, rows: list[Row], target: Target, folder: Path) -> None:
+    """The rows on the screen, for a document, and as JSON."""
+    cells: Cells = [COLUMNS, *(row.cells for row in rows)]
+    caption = "same texts: all finished ones, beside plain beam search; times: without reading the prompts"
+    Console(width=None if sys.stdout.isatty() else 150).print(shown(cells, title="Beam search", caption=caption))
+    record = {
+        "about": provenance(target.device),
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "rows": [asdict(row) for row in rows],
+    }
+    (folder / "beam_search.json").write_text(json.dumps(record, indent=1))
+    (folder / "beam_search.md").write_text(markdown(cells), encoding="utf-8")
+    print(f"beam_search.json and beam_search.md: {folder}")
+
+
+if __name__ == "__main__":
+    main()

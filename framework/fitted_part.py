@@ -1,0 +1,95 @@
+"""The folder of what was fitted to a target and drafts all positions at once: weights, and how often each is right."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from framework.target import Target
+
+Part = TypeVar("Part", bound=nn.Module)
+
+Accuracies = list[list[float]]
+"""[positions][rank]: how often the token of that rank was the right one on held-out text; rank 0 is the best."""
+
+
+def save_part(
+    folder: Path, part: nn.Module, *, name: str, target: Target, accuracies: Accuracies, made_with: dict[str, Any]
+) -> None:
+    """Write the weights in bfloat16, whose target they are for, and the accuracies that a tree is built from.
+
+    Args:
+        name: of the two files.
+        made_with: the knobs that build it again; JSON can hold them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # What proposes need not be exact.
+    weights = {key: tensor.to(torch.bfloat16).contiguous() for key, tensor in part.state_dict().items()}
+    save_file(weights, folder / f"{name}.safetensors")
+    facts = {"target_fingerprint": target.fingerprint, **made_with, "accuracies": accuracies}
+    (folder / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def load_part(
+    path: str,
+    target: Target,
+    *,
+    name: str,
+    drafter: str,
+    knobs: set[str],
+    build: Callable[[dict[str, Any], dict[str, Tensor]], Part],
+) -> tuple[Part, Accuracies]:
+    """Read what `save_part` wrote.
+
+    Args:
+        name: of the two files.
+        drafter: whose yaml is trained with.
+        knobs: what it was made with.
+        build: makes the part from these facts, for these weights.
+
+    Raises:
+        OSError: there is no such part in the folder, or it is damaged.
+        ValueError: it was trained for another target.
+    """
+    folder = Path(path).expanduser()
+    weights_file, facts_file = folder / f"{name}.safetensors", folder / f"{name}.json"
+    if not facts_file.is_file() or not weights_file.is_file():
+        raise FileNotFoundError(
+            f"drafter.path is {path!r}: no {weights_file.name} and {facts_file.name} there; give a folder that "
+            f"`python -m experiments.train drafter={drafter}` wrote"
+        )
+    try:
+        facts = _facts(facts_file, knobs)
+        if facts["target_fingerprint"] == target.fingerprint:
+            weights = load_file(weights_file)
+            part = build(facts, weights)
+            part.load_state_dict(weights)
+            return part.requires_grad_(False), facts["accuracies"]
+    except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {error}") from error
+    raise ValueError(
+        f"drafter.path is {path!r}, whose {name} are for the target with the fingerprint "
+        f"{facts['target_fingerprint']}; this one's is {target.fingerprint} (a dtype that rounds its weights makes "
+        f"another one of it). Train for it: python -m experiments.train drafter={drafter} target=..."
+    )
+
+
+def _facts(file: Path, knobs: set[str]) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: the file does not hold what `save_part` writes.
+    """
+    facts = json.loads(file.read_text())
+    if not isinstance(facts, dict) or not {"target_fingerprint", "accuracies"} | knobs <= facts.keys():
+        raise ValueError(f"{file.name} is not what training wrote")
+    positions = facts["accuracies"]
+    if not isinstance(positions, list) or not all(isinstance(ranks, list) and ranks for ranks in positions):
+        raise ValueError(f"{file.name} has no list of accuracies for every position")
+    if wrong := [share for ranks in positions for share in ranks if not isinstance(share, int | float)]:
+        raise ValueError(f"{file.name} has {wrong[0]!r} among its accuracies, which are numbers")
+    return facts
