@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ from rich.progress import Progress
 from experiments.divergence import Divergence
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.kept import Kept
-from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
+from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, inner_metrics, parted_from, stage_times, walltime
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.records import Record
@@ -31,10 +31,12 @@ from experiments.timing import (
 from experiments.traced_text import traced_text
 from framework.autoregressive import Autoregressive
 from framework.draft import Outcome
+from framework.drafter import learning_undone
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.tally import Tally
 from framework.target import Target
 from framework.token_trace import TokenTrace
 from framework.tracker import JsonlTracker, Point
@@ -102,6 +104,7 @@ class Subject:
         self.engine = engine
         self.tracker = JsonlTracker()
         self.tally = engine.new_tally(detailed=True)
+        self.inner_tally: Tally | None = None  # of a drafter that runs rounds of its own
         self.divergence = Divergence(engine.verifier) if engine.verifier.guarantee is Guarantee.LOSSY else None
         self.counted: list[dict] = []  # what the untimed pass saw of every prompt
         self.rows: list[dict] = []
@@ -129,12 +132,13 @@ def measure(subjects: Sequence[Subject], target: Target, sampling: Sampling, pla
     origin = provenance(target.device) | {"started": started}
     bench = _Bench(subjects, target, sampling, plan, kept)
     # No refreshing thread: it would take its share of what is being timed.
-    with Progress(transient=True, auto_refresh=False) as progress:
+    with Progress(transient=True, auto_refresh=False) as progress, ExitStack() as knew:
         batches = plan.batches()
         bar = progress.add_task("", total=len(batches) * (len(subjects) + plan.repeats * len(bench.decoders)))
         try:
             for subject in subjects:
                 subject.tracker.start(subject.point)
+                knew.enter_context(learning_undone(subject.engine.drafter))  # which later points may share
             for batch in batches:
                 for doing in bench.take(batch):
                     progress.update(bar, description=f"T={sampling.temperature:g} {doing}", advance=1, refresh=True)
@@ -193,6 +197,11 @@ class _Bench:
             subject.tracker.fail(error)
             del self.decoders[subject.point.name]
 
+    def _once(self, name: str, *, is_last: bool) -> AbstractContextManager[None]:
+        """Let a drafter that learns do so from the last of all passes over a batch: a user decodes a prompt once."""
+        subject = self.subjects.get(name)
+        return nullcontext() if subject is None or is_last else learning_undone(subject.engine.drafter)
+
     def take(self, batch: Batch) -> Iterator[str]:
         """Count and time one batch with everyone, and log its prompts; says after each step what was done."""
         if batch.number == 0:
@@ -209,7 +218,8 @@ class _Bench:
             for name in names if repeat % 2 == 0 else reversed(names):
                 with self.ends_only(self.subjects.get(name)):
                     decoder, stopping = self.decoders[name], self.plan.stopping
-                    run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
+                    with self._once(name, is_last=repeat == self.plan.repeats - 1):
+                        run = timed(decoder, batch.prompts, stopping, batch.seeds, self.target.device)
                     self.runs[name][repeat].append(run)
                     if repeat == 0 and name in self._loops and batch.number in self._beside_parts:
                         parts = self._parts(self._loops[name], batch, run.generation.tokens, PART_REPEATS)
@@ -235,16 +245,17 @@ class _Bench:
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False
     ) -> Parts:
         """The parts of a loop's round, in the middle of what was decoded."""
-        return time_parts_amid(
-            loop,
-            batch.prompts,
-            tokens,
-            seeds=batch.seeds,
-            repeats=repeats,
-            alone=self._alone,
-            max_new_tokens=self.plan.stopping.max_new_tokens,
-            every_depth=every_depth,
-        )
+        with learning_undone(loop.drafter):
+            return time_parts_amid(
+                loop,
+                batch.prompts,
+                tokens,
+                seeds=batch.seeds,
+                repeats=repeats,
+                alone=self._alone,
+                max_new_tokens=self.plan.stopping.max_new_tokens,
+                every_depth=every_depth,
+            )
 
     def _count(self, subject: Subject, batch: Batch) -> None:
         """The untimed pass, whose sums need every law in full."""
@@ -256,11 +267,15 @@ class _Bench:
             if subject.divergence:
                 subject.divergence.watch(outcome)
 
-        generation = subject.engine.generate(
-            batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds, detailed=True, watch=watch
-        )
+        with self._once(subject.point.name, is_last=False):
+            generation = subject.engine.generate(
+                batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds, detailed=True, watch=watch
+            )
         assert generation.tally is not None
         subject.tally.add(generation.tally)
+        if inner := getattr(subject.engine.drafter, "inner_tally", None):
+            subject.inner_tally = subject.inner_tally or replace(inner)  # the same settings, and no counts yet
+            subject.inner_tally.add(inner)
         for row, tokens in enumerate(trace.tokens(generation.tokens)):
             seen: dict = {"accepted": trace.accepted[row], "tested": trace.tested[row]}
             if batch.rows[row] < TRACED_PROMPTS:
@@ -273,7 +288,7 @@ class _Bench:
         few = stopping.max_new_tokens if self.plan.compiled else min(WARM_UP_TOKENS, stopping.max_new_tokens)
         short = replace(stopping, max_new_tokens=few)
         for name, decoder in list(self.decoders.items()):
-            with self.ends_only(self.subjects.get(name)):
+            with self.ends_only(self.subjects.get(name)), self._once(name, is_last=False):
                 timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
 
     def _prompt_rows(self, subject: Subject, batch: Batch) -> Iterator[dict]:
@@ -318,6 +333,7 @@ class _Bench:
             [prompt.reference for prompt in prompt_set.prompts],
         )
         metrics |= subject.divergence.metrics() if subject.divergence else {}
+        metrics |= inner_metrics(subject.inner_tally, tally) if subject.inner_tally else {}
         stages, stages_per_round = stage_times(
             self.runs[name][0],
             num_passes=float(tally.passes.sum()),
@@ -333,6 +349,7 @@ class _Bench:
             "chat": prompt_set.chat,
             "seeds": [self.plan.seed + row for row in range(len(prompts))],
             "counts": tally.counts()
+            | ({"inner": subject.inner_tally.counts()} if subject.inner_tally else {})
             | {
                 "prompts": len(prompts),
                 "prompts_truncated": prompt_set.num_truncated,
