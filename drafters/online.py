@@ -47,7 +47,7 @@ class Online:
             drafter: builds what learns: a drafter that is `Teachable`.
             loss: a divergence of its laws from the target's at temperature 1, one of DIVERGENCES.
             every: committed tokens of all rows from one update to the next.
-            steps: of an update.
+            steps: of an update; 0 learns nothing.
             batch: texts a step is taken on.
             buffer: the latest so many texts are kept, with the target's law of each new token: V numbers each.
             window: longest of these texts, in tokens; they lose their beginning.
@@ -58,7 +58,7 @@ class Online:
             ValueError: a knob out of its range; a drafter that cannot be taught, or is not in float32; a target with
                 an encoder.
         """
-        least = {"every": 1, "steps": 1, "batch": 1, "buffer": 1, "window": 2, "seed": 0}
+        least = {"every": 1, "steps": 0, "batch": 1, "buffer": 1, "window": 2, "seed": 0}
         given = {"every": every, "steps": steps, "batch": batch, "buffer": buffer, "window": window, "seed": seed}
         for key, value in given.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < least[key]:

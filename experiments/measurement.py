@@ -14,7 +14,16 @@ from rich.progress import Progress
 from experiments.divergence import Divergence
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.kept import Kept
-from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, inner_metrics, parted_from, stage_times, walltime
+from experiments.metrics import (
+    HUGGING_FACE,
+    YARDSTICK,
+    Runs,
+    all_metrics,
+    inner_metrics,
+    parted_from,
+    stage_times,
+    walltime,
+)
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.records import Record

@@ -1,4 +1,4 @@
-"""Alpha over time where prompts switch their domain: of drafters that learn while they draft, beside the same frozen."""
+"""Alpha over time where prompts switch their domain: of a drafter that learns while it drafts, and the same frozen."""
 
 import sys
 from collections.abc import Sequence
@@ -17,13 +17,12 @@ from experiments.picture_style import DRAFTER_COLOURS, FAINT, INK, WIDTH, clear_
 from experiments.publish import relative
 from experiments.records import Record, load_records
 
-LEARNS = "online_"  # what the name of a drafter that learns has before that of the same one frozen
 LATE = slice(30, 60)  # prompts behind the switch over which the recovery is taken: the 31st to the 60th
 SMOOTHED = 7  # prompts in a point of the picture
 FILE = "over_time"
 NOTE = (
-    "alpha is accepted ÷ tested. Lost: the frozen drafter's before the switch minus its own over prompts 31 to 60 behind "
-    "it. Recovered: what the learning one's is above the frozen one's there, as a share of that. Seconds: of all prompts."
+    "α is accepted ÷ tested. Lost: α of the frozen drafter (drafter.steps=0) before the switch, less its α over prompts "
+    "31 to 60\nbehind it. Recovered: by how much α of the learning one is higher there, ÷ what was lost."
 )
 
 
@@ -32,7 +31,7 @@ class Course:
     """A drafter and its twin that learns, on the same prompts with one seed.
 
     Attributes:
-        drafter: its name, frozen.
+        drafter: its name, and the knobs that it learns with.
         temperature: of the output.
         seed: of prompts, draws and learning.
         switch: prompts before the domain switches.
@@ -72,23 +71,25 @@ class Course:
 
 
 def courses(records: Sequence[Record]) -> list[Course]:
-    """Every pair of records that differ in learning alone."""
-    by_name = {
-        (str(record["point"]["drafter"]), float(record["point"]["temperature"]), int(record["config"]["seed"])): record
-        for record in records
-    }
-    pairs = [
-        (drafter, by_name[LEARNS + drafter, temperature, seed], frozen)
-        for (drafter, temperature, seed), frozen in sorted(by_name.items(), key=lambda pair: pair[0])
-        if (LEARNS + drafter, temperature, seed) in by_name
-    ]
-    return [_course(drafter, online, frozen) for drafter, online, frozen in pairs]
+    """Every record of a drafter that learns, with that of the same one frozen on the same prompts."""
+    frozen = {_key(record): record for record in records if not _learns(record)}
+    pairs = [(record, frozen[_key(record)]) for record in records if _learns(record) and _key(record) in frozen]
+    found = [_course(online, its_frozen) for online, its_frozen in pairs]
+    return sorted(found, key=lambda each: (each.drafter, each.temperature, each.seed))
 
 
-def _course(drafter: str, online: Record, frozen: Record) -> Course:
+def _learns(record: Record) -> bool:
+    return bool(record["config"]["drafter"]["steps"])
+
+
+def _key(record: Record) -> tuple[str, float, int]:
+    return str(record["point"]["drafter"]), float(record["point"]["temperature"]), int(record["config"]["seed"])
+
+
+def _course(online: Record, frozen: Record) -> Course:
     equal = online["metrics"].get("tokens_equal_yardstick")
     return Course(
-        drafter=drafter,
+        drafter=f"{online['point']['drafter']} {online['point'].get('knobs', '')}".strip(),
         temperature=float(online["point"]["temperature"]),
         seed=int(online["config"]["seed"]),
         switch=int(online["config"]["prompts"]["source"]["counts"][0]),
@@ -174,7 +175,7 @@ class AlphaOverTime(Callback):
         folder = Path(config.hydra.sweep.dir)
         found = courses(load_records(folder))
         if not found:
-            print(f"no drafter was measured both frozen and learning ({LEARNS}...) on the same prompts: {relative(folder)}")
+            print(f"no drafter was measured both frozen (drafter.steps=0) and learning: {relative(folder)}")
             return
         cells = table(found)
         (folder / f"{FILE}.md").write_text(f"{markdown(cells)}\n{NOTE}\n", encoding="utf-8")

