@@ -21,8 +21,8 @@ LATE = slice(30, 60)  # prompts behind the switch over which the recovery is tak
 SMOOTHED = 7  # prompts in a point of the picture
 FILE = "over_time"
 NOTE = (
-    "α is accepted ÷ tested. Lost: α of the frozen drafter (drafter.steps=0) before the switch, less its α over prompts "
-    "31 to 60\nbehind it. Recovered: by how much α of the learning one is higher there, ÷ what was lost."
+    "α is accepted ÷ tested. Lost: α of the frozen drafter (drafter.steps=0) before the switch, less its α over "
+    "prompts 31 to 60\nbehind it. Recovered: by how much α of the learning one is higher there, ÷ what was lost."
 )
 
 

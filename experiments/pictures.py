@@ -26,6 +26,7 @@ STAGE_COLOURS = {
     "verify": "#3B2A80",
     "commit": "#7B68C8",
     "observe": "#BFB4EA",
+    "learn": "#E3DDF8",
 }
 
 
@@ -168,7 +169,7 @@ def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
     for stage, milliseconds in stages_per_round(record).items():
         ax.barh(y, milliseconds, left=left, height=0.6, color=STAGE_COLOURS[stage], edgecolor="white", linewidth=0.5)
         if milliseconds > 0.12 * longest:
-            ink = INK if stage in ("target", "observe") else "white"
+            ink = INK if stage in ("target", "observe", "learn") else "white"
             ax.text(left + 0.02 * longest, y, f"{milliseconds:.1f}", va="center", color=ink, fontsize=8)
         left += milliseconds
     tau = record["metrics"].get("tau")
