@@ -103,7 +103,9 @@ class Hierarchical:
             if not rows.finisher.most_remaining:
                 break
             before = ahead.lengths
-            draft = self.drafter.propose(ahead, self._gamma, its[:, 2:])
+            # No deeper than what can be kept: the beginning of a deeper draft. Never empty: so little is left to read.
+            depth = max(1, min(self._gamma, rows.finisher.most_remaining - 1))
+            draft = self.drafter.propose(ahead, depth, its[:, 2 : 2 + self.drafter.num_uniforms(depth)])
             outcome, told = self._round.judge(rows, draft, its)
             self.inner_tally.observe(self._round.read(rows, told))
             if not self._sampling.greedy:
@@ -146,8 +148,7 @@ class _Laws:
 
     def take(self, outcome: Outcome, before: Tensor) -> None:
         """Note a round's laws, whose tokens were committed at `before` [B] int64 and behind it."""
-        path = outcome.draft.tree.path(outcome.stop)
-        rows = torch.cat([torch.zeros_like(outcome.stop).unsqueeze(1), path + 1], 1)  # what each token was drawn after
+        rows = outcome.followed
         index = torch.arange(rows.shape[1], device=rows.device)
         place = (before - self._first).unsqueeze(1) + index
         place = place.masked_fill(index >= outcome.num_committed.unsqueeze(1), self._gamma).clamp(max=self._gamma)

@@ -55,7 +55,7 @@ class Online:
             seed: of the choice among the texts.
 
         Raises:
-            ValueError: a knob out of its range; a drafter that cannot be taught, or is not in float32; a target with
+            ValueError: a knob out of its range; a drafter that cannot be taught, or is in half precision; a target with
                 an encoder.
         """
         least = {"every": 1, "steps": 0, "batch": 1, "buffer": 1, "window": 2, "seed": 0}
@@ -76,8 +76,10 @@ class Online:
                 "`logits_of`, such as SmallTransformer or Medusa"
             )
         parameters = list(inner.module.requires_grad_(True).parameters())
-        if wrong := {each.dtype for each in parameters} - {torch.float32}:
-            raise ValueError(f"drafter.drafter has weights in {wrong.pop()}; allowed: float32, since steps are small")
+        if wrong := {each.dtype for each in parameters} - {torch.float32, torch.float64}:
+            raise ValueError(
+                f"drafter.drafter has weights in {wrong.pop()}, too coarse for small steps; allowed: float32, float64"
+            )
         self.law, self.shape = inner.law, inner.shape
         if hasattr(inner, "num_nodes"):
             self.num_nodes = inner.num_nodes

@@ -58,9 +58,7 @@ class LessonsUnderway:
 
     def note(self, outcome: Outcome) -> None:
         """Keep the target's rows that the tokens committed in a round were drawn from."""
-        path = outcome.draft.tree.path(outcome.stop)
-        rows = torch.cat([torch.zeros_like(outcome.stop).unsqueeze(1), path + 1], 1)
-        target = outcome.target
+        rows, target = outcome.followed, outcome.target
         for row, count in enumerate(outcome.num_committed.tolist()):
             if count:
                 its = rows[row, :count]
