@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from framework.cached_lm import CachedLM
 from framework.device_round import DeviceRound, Rows
 from framework.draft import Draft, Law, Outcome, Shape
-from framework.drafter import Drafter, Rewindable, most_nodes
+from framework.drafter import Rewindable, most_nodes
 from framework.pretrained import fingerprint
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -43,7 +43,7 @@ class Hierarchical:
         target: Target,
         *,
         model: Callable[[Target], CachedLM],
-        drafter: Callable[..., Drafter],
+        drafter: Callable[..., Rewindable],
         gamma: int,
     ):
         """
@@ -66,7 +66,7 @@ class Hierarchical:
                 f"drafter.drafter is a {type(inner).__name__}, which cannot take tokens back that the target rejects; "
                 "allowed: drafters with `rewind`, such as SmallTransformer, TransformerTree or Hierarchical"
             )
-        self.drafter: Rewindable = inner
+        self.drafter = inner
         self._gamma = gamma
         self._rule = standard_rule(inner.law, inner.shape)
         self._middle = middle
