@@ -22,6 +22,8 @@ from framework.tally import Tally
 from framework.target import Target
 from framework.verifiers.standard import standard_rule
 
+MOST_GAMMA = 1000
+
 
 class Hierarchical:
     """Drafts what a middle model would, found by rounds of a drafter of its own (Globerson et al., 2025, 2510.19705).
@@ -51,13 +53,13 @@ class Hierarchical:
             target: whose vocabulary and tokenizer the models must share.
             model: builds the middle model for that target.
             drafter: builds what drafts for the middle model, which it is given as its target.
-            gamma: how deep the inner drafts are, >= 1.
+            gamma: how deep the inner drafts are, 1 to MOST_GAMMA.
 
         Raises:
             ValueError: gamma is out of range, the inner drafter cannot take tokens back, or a model cannot be served.
         """
-        if not isinstance(gamma, int) or isinstance(gamma, bool) or gamma < 1:
-            raise ValueError(f"drafter.gamma is {gamma!r}; allowed: a whole number >= 1")
+        if not isinstance(gamma, int) or isinstance(gamma, bool) or not 1 <= gamma <= MOST_GAMMA:
+            raise ValueError(f"drafter.gamma is {gamma!r}; allowed: a whole number from 1 to {MOST_GAMMA}")
         self.model = model(target)
         middle = Target(self.model, target.tokenizer, target.vocabulary_size, fingerprint(self.model.model))
         inner = drafter(target=middle)
