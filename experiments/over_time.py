@@ -71,7 +71,8 @@ class Course:
 
 
 def courses(records: Sequence[Record]) -> list[Course]:
-    """Every record of a drafter that learns, with that of the same one frozen on the same prompts."""
+    """Every record of a drafter that learns, with that of the same one frozen, on the same prompts in turn."""
+    records = [record for record in records if "counts" in record["config"]["prompts"]["source"]]
     frozen = {_key(record): record for record in records if not _learns(record)}
     pairs = [(record, frozen[_key(record)]) for record in records if _learns(record) and _key(record) in frozen]
     found = [_course(online, its_frozen) for online, its_frozen in pairs]
@@ -79,7 +80,7 @@ def courses(records: Sequence[Record]) -> list[Course]:
 
 
 def _learns(record: Record) -> bool:
-    return bool(record["config"]["drafter"]["steps"])
+    return bool(record["config"]["drafter"].get("steps"))
 
 
 def _key(record: Record) -> tuple[str, float, int]:
@@ -175,7 +176,8 @@ class AlphaOverTime(Callback):
         folder = Path(config.hydra.sweep.dir)
         found = courses(load_records(folder))
         if not found:
-            print(f"no drafter was measured both frozen (drafter.steps=0) and learning: {relative(folder)}")
+            wanted = "frozen (drafter.steps=0) and learning, on prompts that come in turn (prompts=domain_switch)"
+            print(f"no drafter was measured {wanted}: {relative(folder)}")
             return
         cells = table(found)
         (folder / f"{FILE}.md").write_text(f"{markdown(cells)}\n{NOTE}\n", encoding="utf-8")
