@@ -101,11 +101,13 @@ class Online:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._keep_lessons()
+        self._underway = None
         if hasattr(self, "keep_drafting"):
             self._drafter.keep_drafting = self.keep_drafting  # type: ignore[attr-defined]
         self._drafter.begin(sequences, prefill, sampling)
-        self._underway = LessonsUnderway(sequences, window=self._window)
-        self._underway.note(prefill)
+        underway = LessonsUnderway(sequences, window=self._window)
+        underway.note(prefill)
+        self._underway = underway
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         return self._drafter.propose(sequences, gamma, uniforms)
