@@ -1,9 +1,12 @@
 """Heads on the target's own hidden state draft several tokens at once, without another pass (Cai et al., 2024)."""
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.draft import Draft, Outcome
+from framework.lesson import Lesson
 from framework.medusa_heads import load_heads
 from framework.positions_at_once import PositionsAtOnce
 from framework.sampling import Sampling
@@ -54,3 +57,20 @@ class Medusa:
         hidden = outcome.target.hidden
         assert hidden is not None, "heads need TargetRows.hidden"
         self._hidden = hidden[torch.arange(len(hidden), device=hidden.device), outcome.stop]
+
+    @property
+    def module(self) -> nn.Module:
+        return self._heads
+
+    def logits_of(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
+        """Head k learns the law of the token k places behind the one that its state is for, given the text between."""
+        p_logits, q_logits = [], []
+        for lesson in lessons:
+            assert lesson.hidden is not None, "heads need TargetRows.hidden"
+            for head, logits in enumerate(self._heads(lesson.hidden).unbind(1), start=1):
+                p_logits.append(lesson.p_logits[head:])
+                q_logits.append(logits[: len(p_logits[-1])])
+        return torch.cat(p_logits), torch.cat(q_logits)
+
+    def refresh(self, sequences: Sequences) -> None:
+        """Nothing was computed with the heads as they were."""

@@ -1,12 +1,15 @@
 """A small language model drafts for a large one (Leviathan et al., 2023; Chen et al., 2023)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from framework.cached_lm import CachedLM
 from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
 from framework.growing_chain import GrowingChain
+from framework.lesson import Lesson
 from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.target import Target
@@ -61,3 +64,22 @@ class SmallTransformer:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self.model.keep_accepted(sequences, outcome)
+
+    def rewind(self, sequences: Sequences) -> None:
+        self.model.rewind(sequences)
+
+    @property
+    def module(self) -> nn.Module:
+        return self.model.model
+
+    def logits_of(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
+        # Filled up behind their ends, where no token of a text looks.
+        logits = self.model.uncached(pad_sequence([lesson.tokens[:-1] for lesson in lessons], batch_first=True))
+        known = [
+            row[len(lesson.tokens) - 1 - len(lesson.p_logits) : len(lesson.tokens) - 1]
+            for row, lesson in zip(logits, lessons, strict=True)
+        ]
+        return torch.cat([lesson.p_logits for lesson in lessons]), torch.cat(known)
+
+    def refresh(self, sequences: Sequences) -> None:
+        self.model.begin_with(sequences)

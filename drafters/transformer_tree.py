@@ -110,6 +110,9 @@ class TransformerTree:
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self.model.keep_accepted(sequences, outcome)
 
+    def rewind(self, sequences: Sequences) -> None:
+        self.model.rewind(sequences)
+
 
 class _Growing:
     """The nodes so far, and the laws they were drawn from."""

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -14,7 +14,16 @@ from rich.progress import Progress
 from experiments.divergence import POSITIONS, Divergence
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.kept import Kept
-from experiments.metrics import HUGGING_FACE, YARDSTICK, Runs, all_metrics, parted_from, stage_times, walltime
+from experiments.metrics import (
+    HUGGING_FACE,
+    YARDSTICK,
+    Runs,
+    all_metrics,
+    inner_metrics,
+    parted_from,
+    stage_times,
+    walltime,
+)
 from experiments.provenance import peak_memory_mb, provenance
 from experiments.quality import quality
 from experiments.ranks import Ranks
@@ -32,6 +41,7 @@ from experiments.timing import (
 from experiments.traced_text import traced_text
 from framework.autoregressive import Autoregressive
 from framework.draft import Outcome
+from framework.drafter import learning_undone, learns
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
@@ -104,6 +114,7 @@ class Seen:
         runs: timed runs, one per repeat.
         parts: the parts of a loop's round, timed right after the first run.
         tallies: of the untimed pass.
+        inner_tallies: of the drafters that run rounds of their own.
         divergences: of a lossy rule, position by position.
         counted: what the untimed pass saw of every prompt.
         errors: what ended a decoder.
@@ -113,6 +124,7 @@ class Seen:
     runs: dict[str, list[Timed]] = field(default_factory=dict)
     parts: dict[str, Parts] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
+    inner_tallies: dict[str, Tally] = field(default_factory=dict)
     divergences: dict[str, list[float]] = field(default_factory=dict)
     counted: dict[str, list[dict]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
@@ -126,6 +138,7 @@ class Subject:
         self.engine = engine
         self.tracker: Tracker = JsonlTracker()
         self.tally = engine.new_tally(detailed=True)
+        self.inner_tally: Tally | None = None  # of a drafter that runs rounds of its own
         self.divergences: list[float] = []
         self.rows: list[dict] = []
         self.record: Record | None = None
@@ -170,9 +183,15 @@ def measure(
         )
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     origin = provenance(target.device) | {"started": started, "ranks": ranks.size}
+    for subject in subjects:
+        if ranks.size > 1 and learns(subject.engine.drafter):
+            raise ValueError(
+                f"{subject.point.name} learns from every prompt, and {ranks.size} ranks would see some of them each; "
+                "measure it with one, or choose another drafter"
+            )
     bench = _Bench(subjects, target, sampling, plan, kept, ranks)
     # No refreshing thread: it would take its share of what is being timed.
-    with Progress(transient=True, auto_refresh=False, disable=ranks.number > 0) as progress:
+    with Progress(transient=True, auto_refresh=False, disable=ranks.number > 0) as progress, ExitStack() as knew:
         own = batches[ranks.number :: ranks.size]
         bar = progress.add_task("", total=len(own) * (len(subjects) + plan.repeats * len(bench.decoders)))
         try:
@@ -180,6 +199,7 @@ def measure(
                 if ranks.number > 0:
                     subject.tracker = NoTracker()
                 subject.tracker.start(subject.point)
+                knew.enter_context(learning_undone(subject.engine.drafter))  # which later points may share
             for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):
                 seen = Seen(wave[ranks.number]) if ranks.number < len(wave) else None
                 for doing in bench.take(seen) if seen else ():
@@ -265,6 +285,11 @@ class _Bench:
                 error = RuntimeError(f"on rank {self.ranks.number}: {told['error']}\n{told['traceback']}")
             seen.errors[name] = error
 
+    def _once(self, name: str, *, is_last: bool) -> AbstractContextManager[None]:
+        """Let a drafter that learns do so from the last of all passes over a batch: a user decodes a prompt once."""
+        subject = self.subjects.get(name)
+        return nullcontext() if subject is None or is_last else learning_undone(subject.engine.drafter)
+
     def take(self, seen: Seen) -> Iterator[str]:
         """Count and time a batch with everyone; says after each step what was done. The yardstick's error ends it."""
         batch = seen.batch
@@ -285,7 +310,7 @@ class _Bench:
                 if any(failed not in self.subjects for failed in seen.errors):
                     return
                 if name not in seen.errors:
-                    with self._catching(name, seen):
+                    with self._catching(name, seen), self._once(name, is_last=repeat == self.plan.repeats - 1):
                         self._time(name, seen)
                 yield f"timed {name}"
 
@@ -308,6 +333,10 @@ class _Bench:
         for subject in self.alive:
             name = subject.point.name
             subject.tally.add(seen.tallies[name])
+            if name in seen.inner_tallies:
+                inner = seen.inner_tallies[name]
+                subject.inner_tally = subject.inner_tally or replace(inner)  # the same settings, and no counts yet
+                subject.inner_tally.add(inner)
             # As many as one rank alone would have looked at.
             subject.divergences += seen.divergences[name][: POSITIONS - len(subject.divergences)]
             for row in self._prompt_rows(name, seen):
@@ -337,16 +366,17 @@ class _Bench:
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False
     ) -> Parts:
         """The parts of a loop's round, in the middle of what was decoded."""
-        return time_parts_amid(
-            loop,
-            batch.prompts,
-            tokens,
-            seeds=batch.seeds,
-            repeats=repeats,
-            alone=self._alone,
-            max_new_tokens=self.plan.stopping.max_new_tokens,
-            every_depth=every_depth,
-        )
+        with learning_undone(loop.drafter):
+            return time_parts_amid(
+                loop,
+                batch.prompts,
+                tokens,
+                seeds=batch.seeds,
+                repeats=repeats,
+                alone=self._alone,
+                max_new_tokens=self.plan.stopping.max_new_tokens,
+                every_depth=every_depth,
+            )
 
     def _count(self, subject: Subject, seen: Seen) -> None:
         """The untimed pass, whose sums need every law in full."""
@@ -360,11 +390,14 @@ class _Bench:
             trace.watch(outcome)
             divergence.watch(outcome)
 
-        generation = subject.engine.generate(
-            batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds, detailed=True, watch=watch
-        )
+        with self._once(subject.point.name, is_last=False):
+            generation = subject.engine.generate(
+                batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds, detailed=True, watch=watch
+            )
         assert generation.tally is not None
         seen.tallies[name], seen.divergences[name] = generation.tally, divergence.found
+        if inner := getattr(subject.engine.drafter, "inner_tally", None):
+            seen.inner_tallies[name] = inner
         seen.counted[name] = [
             {"accepted": trace.accepted[row], "tested": trace.tested[row]}
             | ({"tokens": traced_text(tokens, self.target.tokenizer)} if batch.rows[row] < TRACED_PROMPTS else {})
@@ -379,7 +412,7 @@ class _Bench:
         for name, decoder in self.decoders.items():
             if name in seen.errors:
                 continue
-            with self._catching(name, seen):
+            with self._catching(name, seen), self._once(name, is_last=False):
                 timed(decoder, batch.prompts, short, batch.seeds, self.target.device)
 
     def _prompt_rows(self, name: str, seen: Seen) -> Iterator[dict]:
@@ -423,6 +456,7 @@ class _Bench:
         )
         if found := subject.divergences:
             metrics["divergence/total_variation"] = sum(found) / len(found)
+        metrics |= inner_metrics(subject.inner_tally, tally) if subject.inner_tally else {}
         stages, stages_per_round = stage_times(
             self.runs[name][0],
             num_passes=float(tally.passes.sum()),
@@ -438,6 +472,7 @@ class _Bench:
             "chat": prompt_set.chat,
             "seeds": [self.plan.seed + row for row in range(len(prompts))],
             "counts": tally.counts()
+            | ({"inner": subject.inner_tally.counts()} if subject.inner_tally else {})
             | {
                 "prompts": len(prompts),
                 "prompts_truncated": prompt_set.num_truncated,

@@ -89,6 +89,16 @@ def stage_times(
     return dict(stages), per_round
 
 
+def inner_metrics(inner: Tally, outer: Tally) -> dict[str, float | None]:
+    """Of a drafter that runs rounds of its own: their alpha and tau, and how many passes of its model a draft takes."""
+    inside, num_drafts = inner.metrics(), float(outer.passes[1:].sum())
+    return {
+        "inner/alpha": inside["alpha/empirical"],
+        "inner/tau": inside["tau"],
+        "inner/passes": float(inner.passes.sum()) / num_drafts if num_drafts else None,
+    }
+
+
 def walltime(own: list[list[Timed]]) -> float:
     """Seconds to decode all prompts, reading them included; median over the repeats."""
     return statistics.median(sum(run.seconds for run in repeat) for repeat in own)

@@ -27,6 +27,7 @@ STAGE_COLOURS = {
     "verify": "#3B2A80",
     "commit": "#7B68C8",
     "observe": "#BFB4EA",
+    "learn": "#E3DDF8",
 }
 
 
@@ -173,7 +174,7 @@ def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
     for stage, milliseconds in stages_per_round(record).items():
         ax.barh(y, milliseconds, left=left, height=0.6, color=STAGE_COLOURS[stage], edgecolor="white", linewidth=0.5)
         if milliseconds > 0.12 * longest:
-            ink = INK if stage in ("target", "observe") else "white"
+            ink = INK if stage in ("target", "observe", "learn") else "white"
             crossed = plain is not None and left <= plain < left + milliseconds / 2  # by the mark of plain decoding
             at, side = (left + milliseconds - 0.02 * longest, "right") if crossed else (left + 0.02 * longest, "left")
             ax.text(at, y, f"{milliseconds:.1f}", va="center", ha=side, color=ink, fontsize=8)

@@ -209,6 +209,11 @@ class CachedLM:
             more = self._most_uncached if torch.compiler.is_compiling() else 1
             self._most_uncached = min(self._most_uncached + more, self._slots.capacity)
 
+    def rewind(self, sequences: Sequences) -> None:
+        """Keep what was read of rows that tokens were taken back from, but for what is pending now (`Rewindable`)."""
+        self.cached = torch.minimum(self.cached, sequences.lengths - 1)
+        self._most_uncached = 2  # pending, and what stands before it if it was pending when tokens were taken back
+
     def sharing_cache(self, model: PreTrainedModel) -> "CachedLM":
         """The same rows and slots, read and written by another module; `begin` is this one's to call.
 

@@ -22,11 +22,17 @@ from framework.verifiers.verifier import Verifier
 
 
 @dataclass
-class Decoding:
-    """A generation under way: what the rounds read and write."""
+class Rows:
+    """What a round commits to: the tokens so far, and who is finished."""
 
     sequences: Sequences
     finisher: Finisher
+
+
+@dataclass
+class Decoding(Rows):
+    """A generation under way: what the rounds read and write."""
+
     uniforms: Uniforms
     tally: Tally
     stopwatch: Stopwatch
@@ -51,17 +57,15 @@ class DeviceRound:
             uniforms = decoding.uniforms.of_this_round_on_host()
         return self.drafter.propose(decoding.sequences, gamma, uniforms[:, 2 : 2 + used])
 
-    def judge(
-        self, decoding: Decoding, draft: Draft, uniforms: Tensor, stage: Stage = untimed
-    ) -> tuple[Outcome, Tensor]:
+    def judge(self, rows: Rows, draft: Draft, uniforms: Tensor, stage: Stage = untimed) -> tuple[Outcome, Tensor]:
         """One target pass over pending and the nodes, verify, commit, observe.
 
         Returns:
             what became of the draft, and what the host is to read (`read`).
         """
-        sequences = decoding.sequences
+        sequences = rows.sequences
         with stage("target"):
-            draft = draft.offered(self._may_be_committed(draft, decoding.finisher))
+            draft = draft.offered(self._may_be_committed(draft, rows.finisher))
             tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
             logits = self.target.model.forward(
                 tokens,
@@ -70,7 +74,7 @@ class DeviceRound:
                 tree=draft.tree,
             )
         with stage("verify"):
-            outcome, told = self.commit(decoding, draft, logits, uniforms)
+            outcome, told = self.commit(rows, draft, logits, uniforms)
         with stage("observe"):
             self.drafter.observe(sequences, outcome)
         return outcome, told
@@ -83,7 +87,7 @@ class DeviceRound:
         behind_eos = draft.tree.behind(finisher.is_eos(draft.tokens))
         return ~behind_eos & (draft.tree.depth[:, 1:] < finisher.remaining.unsqueeze(1))
 
-    def commit(self, decoding: Decoding, draft: Draft, logits: Tensor, uniforms: Tensor) -> tuple[Outcome, Tensor]:
+    def commit(self, rows: Rows, draft: Draft, logits: Tensor, uniforms: Tensor) -> tuple[Outcome, Tensor]:
         """Draw where acceptance stops and what follows, and commit both: what became of the draft, and what to tell."""
         target = TargetRows(logits, draft, self.sampling, self.target.model.hidden)
         stop_law = self.verifier.stop_law(target, draft)
@@ -91,7 +95,7 @@ class DeviceRound:
         replacement = self.verifier.replacement(target, draft, stop)
         next_token = draw(replacement, uniforms[:, 1])
         healthy = (stop_law.sum(1) + replacement.sum(1)).isfinite()
-        sequences = decoding.sequences
+        sequences = rows.sequences
         active = sequences.active
 
         path = draft.tree.path(stop)
@@ -105,16 +109,16 @@ class DeviceRound:
             stop=stop,
             num_accepted=num_accepted,
             next_token=next_token,
-            num_committed=decoding.finisher.commit(tokens, num_accepted + 1),
+            num_committed=rows.finisher.commit(tokens, num_accepted + 1),
             active=active,
             target=target,
         )
         num_nodes = torch.full_like(stop, draft.num_nodes)
         counts = (num_nodes, active, draft.offered_depth, num_accepted, outcome.lost)
-        return outcome, decoding.finisher.tell(tokens, outcome.num_committed, healthy, *counts)
+        return outcome, rows.finisher.tell(tokens, outcome.num_committed, healthy, *counts)
 
     @staticmethod
-    def read(decoding: Decoding, told: Tensor) -> Readout:
+    def read(rows: Rows, told: Tensor) -> Readout:
         """Let the host know what a round did."""
-        committed, num_nodes, active, offered, accepted, lost = decoding.finisher.read(told, 5)
+        committed, num_nodes, active, offered, accepted, lost = rows.finisher.read(told, 5)
         return Readout(num_nodes[0], active, offered, accepted, lost, committed)

@@ -4,6 +4,7 @@ N places of the training text whose next token is known, V vocabulary. p is the 
 both at temperature 1.
 """
 
+import math
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -42,12 +43,21 @@ def total_variation(p_logits: Tensor, q_logits: Tensor, next_tokens: Tensor) -> 
     return (p_logits.softmax(1) - q_logits.softmax(1)).abs().sum(1).mean() / 2
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "cross_entropy": cross_entropy,
+def jensen_shannon(p_logits: Tensor, q_logits: Tensor, next_tokens: Tensor) -> Tensor:
+    """Half of KL(p || m) + KL(q || m), where m is the mean of p and q: between the two, and never above log 2."""
+    log_p, log_q = p_logits.log_softmax(1), q_logits.log_softmax(1)
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    return (forward_kl(log_p, log_m, next_tokens) + forward_kl(log_q, log_m, next_tokens)) / 2
+
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+DIVERGENCES: dict[str, Loss] = {
     "forward_kl": forward_kl,
     "reverse_kl": reverse_kl,
+    "jensen_shannon": jensen_shannon,
     "total_variation": total_variation,
 }
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, **DIVERGENCES}
 
 
 class Distillation:

@@ -287,6 +287,12 @@ class Outcome:
         behind_stop = self.draft.parent == self.stop.unsqueeze(1) - 1
         return (self.draft.valid & behind_stop).any(1)
 
+    @property
+    def followed(self) -> Tensor:
+        """[B, deepest + 1] int64: the row of [pending, nodes...] that each committed token follows; then anything."""
+        path = self.draft.tree.path(self.stop)
+        return torch.cat([torch.zeros_like(self.stop).unsqueeze(1), path + 1], 1)
+
 
 @dataclass(frozen=True)
 class Readout:

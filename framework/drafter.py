@@ -1,7 +1,8 @@
 """The Drafter protocol: what a class must offer to be plugged into the loop."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -83,6 +84,49 @@ class HostDrafter(Drafter, Protocol):
 
     on_host: bool
     """True."""
+
+
+class Rewindable(Drafter, Protocol):
+    """Optional: a drafter that tokens may be taken back from, so that it can draft for a model that itself drafts."""
+
+    def rewind(self, sequences: Sequences) -> None:
+        """Called in place of `begin`, where rows are as they were before some rounds but for what follows.
+
+        All tokens before pending are the beginning of what was committed when it observed last; pending may be another.
+        """
+        ...
+
+
+class Learner(Drafter, Protocol):
+    """Optional: a drafter that learns while it drafts. Rounds are then no programs, which hold weights as they were."""
+
+    def learn(self, sequences: Sequences) -> None:
+        """Called after every round. May change how it drafts, and then drafts as if begun with these sequences."""
+        ...
+
+    def learnt(self) -> dict[str, Any]:
+        """A copy of all that it has learnt, and of what it will learn from."""
+        ...
+
+    def relearn(self, learnt: dict[str, Any]) -> None:
+        """Go back to what `learnt` returned; called between generations."""
+        ...
+
+
+def learns(drafter: Drafter) -> TypeGuard[Learner]:
+    """Whether it is a Learner."""
+    return hasattr(drafter, "learn")
+
+
+@contextmanager
+def learning_undone(drafter: Drafter) -> Iterator[None]:
+    """Afterwards, a drafter knows what it knew before."""
+    before = drafter.learnt() if learns(drafter) else None
+    try:
+        yield
+    finally:
+        if before is not None and learns(drafter):
+            drafter.relearn(before)
 
 
 def drafts_on_host(drafter: Drafter) -> bool:

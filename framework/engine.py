@@ -7,7 +7,7 @@ import torch
 from framework.compiled import CompiledRound
 from framework.device_round import Decoding, DeviceRound
 from framework.draft import Draft, Outcome, Readout
-from framework.drafter import Drafter, most_nodes
+from framework.drafter import Drafter, learns, most_nodes
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.generation import Generation
 from framework.prefill import prefill
@@ -39,9 +39,14 @@ class Engine:
             compiled: whether the device's share of a round is made one program; the first round then takes a minute.
 
         Raises:
-            ValueError: the verifier cannot verify this drafter's drafts.
+            ValueError: the verifier cannot verify this drafter's drafts, or a drafter that learns is to be compiled.
         """
         verifier.check(drafter.law, drafter.shape)
+        if compiled and learns(drafter):
+            raise ValueError(
+                f"engine.compile is true, and {type(drafter).__name__} learns while it drafts; allowed: false, since a "
+                "program holds weights as they were when it was made"
+            )
         self.target = target
         self.drafter = drafter
         self.verifier = verifier
@@ -70,7 +75,7 @@ class Engine:
             seeds: one per row; with a fixed gamma a row's tokens depend on its prompt and its seed only.
             detailed: whether the tally sums overlaps; costs time, so not in timed runs.
             watch: called with the outcome of every round, which is then no program.
-            stopwatch: gets the stages prefill, begin, draft, target, verify and observe.
+            stopwatch: gets the stages prefill, begin, draft, target, verify, observe, and learn of drafters that do.
 
         Raises:
             ValueError: a prompt cannot be decoded.
@@ -138,4 +143,7 @@ class Engine:
             readout = self._on_device.read(decoding, told)
             self.gamma_policy.observe(readout)
             decoding.tally.observe(readout)
+        if learns(self.drafter):
+            with stage("learn"):
+                self.drafter.learn(decoding.sequences)
         return readout

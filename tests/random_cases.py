@@ -84,8 +84,9 @@ Knobs = tuple[tuple[str, Any], ...]  # of a yaml: names and values, hashable
 def of_yaml(name: str, knobs: Knobs, model: Model, twin: bool) -> Drafter:
     """The drafter of a yaml, for a tiny target and, where it has a model, in float64 like it: no draw is a near-tie."""
     node = OmegaConf.merge(OmegaConf.load(DRAFTER_FOLDER / f"{name}.yaml"), dict(knobs))
-    if "dtype" in node.get("model", {}):
-        node.model.dtype = "float64"
+    for part in (node, node.get("drafter", {})):
+        if "dtype" in part.get("model", {}):
+            part.model.dtype = "float64"
     if "branching" in node:
         node.branching = [min(children, model.vocabulary) for children in node.branching]
     return tiny_factory_of(node, model.vocabulary)(target=target_of(model))

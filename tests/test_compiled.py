@@ -17,6 +17,7 @@ from framework.tiny_models import tiny_model, tiny_target
 from framework.verifiers.standard import standard_rule
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
+PROGRAMS = [name for name in NAMES if not name.startswith("online_")]  # a drafter that learns is refused
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
 
@@ -51,7 +52,7 @@ def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[
 
 
 @pytest.mark.parametrize("prompts, sampling", [([RAGGED[0]], DRAWN), (RAGGED, GREEDY)], ids=["one", "ragged"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_every_drafter_gives_the_tokens_of_the_eager_loop(name, prompts, sampling):
     eager, program = engines(tiny_target(), name, sampling, Fixed(gamma=3))
     assert tokens_of(program, prompts) == tokens_of(eager, prompts)

@@ -34,16 +34,18 @@ def test_the_losses_are_what_they_are_called():
     next_tokens = torch.randint(0, 5, (6,), generator=dice)
     found = {name: loss(p_logits, q_logits, next_tokens).item() for name, loss in LOSSES.items()}
     p, q = p_logits.softmax(1), q_logits.softmax(1)
-    divergence, backwards, overlap, surprise = 0.0, 0.0, 0.0, 0.0
+    divergence, backwards, overlap, surprise, to_mean = 0.0, 0.0, 0.0, 0.0, 0.0
     for a, b, token in zip(p, q, next_tokens, strict=True):
         divergence += float((a * (a / b).log()).sum()) / 6
         backwards += float((b * (b / a).log()).sum()) / 6
         overlap += float(torch.minimum(a, b).sum()) / 6
         surprise -= float(b[token].log()) / 6
+        to_mean += float((a * (2 * a / (a + b)).log() + b * (2 * b / (a + b)).log()).sum()) / 12
     assert found["forward_kl"] == pytest.approx(divergence)
     assert found["reverse_kl"] == pytest.approx(backwards)
     assert found["total_variation"] == pytest.approx(1 - overlap)
     assert found["cross_entropy"] == pytest.approx(surprise)
+    assert found["jensen_shannon"] == pytest.approx(to_mean)
 
 
 @pytest.mark.parametrize("loss", [name for name in LOSSES if name != "cross_entropy"])

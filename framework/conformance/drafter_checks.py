@@ -21,9 +21,9 @@ from framework.conformance.drawn_tokens import (
 )
 from framework.conformance.proving_ground import ProvingGround
 from framework.conformance.report import Check, Report, require, run_checks
-from framework.conformance.rig import PATTERNS
+from framework.conformance.rig import PATTERNS, Witness
 from framework.draft import Draft, Law, Shape
-from framework.drafter import Drafter, TreeDrafter
+from framework.drafter import Drafter, TreeDrafter, learning_undone, learns
 from framework.equality import differences, within_float32
 from framework.goodness_of_fit import continuation_law, smallest_seen
 from framework.pretrained import fingerprint
@@ -111,6 +111,8 @@ class _DrafterChecks:
             yield Check("greedy decoding gives the target's own tokens", self.greedy_equals_plain)
             yield Check("a row decodes alike alone, in any order and in any batch", self.batch_invariant)
         yield Check("the output follows the target's law", self.output_law)
+        if learns(self.drafter):
+            yield Check("it can go back to what it had learnt", self.learning_undone)
         yield Check("the target is left as it was found", self.target_untouched)
 
     def declarations(self) -> str:
@@ -276,7 +278,7 @@ class _DrafterChecks:
         prompts, seeds = self.ground.prompts, list(range(len(self.ground.prompts)))
         stopping = Stopping(max_new_tokens=NEW_TOKENS, eos_ids=(0,))
         for sampling in (DRAWING, GREEDY):
-            engine = self.ground.engine(self.drafter, sampling)
+            engine = self.ground.engine(Witness(self.drafter), sampling)
             together = engine.generate(prompts, stopping=stopping, seeds=seeds).tokens
             backwards = engine.generate(prompts[::-1], stopping=stopping, seeds=seeds[::-1]).tokens[::-1]
             for row, prompt in enumerate(prompts):
@@ -306,6 +308,25 @@ class _DrafterChecks:
             "from, or a node was left out because of its own token",
         )
         return f"chi-square p = {fit.p_value:.2g} with {self.samples} samples"
+
+    def learning_undone(self) -> str:
+        before = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
+        with learning_undone(self.drafter):
+            engine, seeds = self.ground.engine(self.drafter, DRAWING), list(range(len(self.ground.prompts)))
+            while self._still(before) and len(seeds) < self.samples:
+                engine.generate(self.ground.prompts, stopping=Stopping(max_new_tokens=NEW_TOKENS), seeds=seeds[-8:])
+                seeds += range(len(seeds), len(seeds) + 8)
+            learnt = not self._still(before)
+        after = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
+        self._require_same(after, before, "relearn must bring back all that learnt returned")
+        return "it had learnt in between" if learnt else "nothing was learnt in between, so that nothing is shown"
+
+    def _still(self, before: Draft) -> bool:
+        """Whether it drafts as before."""
+        now = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
+        width = self.target.vocabulary_size
+        same = torch.equal(now.tokens, before.tokens)
+        return same and (now.probs is None or torch.equal(now.dense_probs(width), before.dense_probs(width)))
 
     def target_untouched(self) -> None:
         for name, value in _state(self.target).items():

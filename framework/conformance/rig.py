@@ -78,7 +78,7 @@ class Proposal:
 
 @dataclass
 class Witness:
-    """A drafter in a transparent wrapper: keeps what it proposed, and sees to it that it only reads.
+    """A drafter in a transparent wrapper: keeps what it proposed, sees to it that it only reads, and lets it not learn.
 
     Whatever else is asked of it or set on it goes to the drafter itself.
     """
@@ -110,6 +110,9 @@ class Witness:
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         with only_reading(sequences, "observe"):
             self.drafter.observe(sequences, outcome)
+
+    def learn(self, sequences: Sequences) -> None:
+        """Nothing: drafts are compared, which depend on what was learnt."""
 
 
 @contextmanager

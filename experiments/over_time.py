@@ -1,0 +1,187 @@
+"""Alpha over time where prompts switch their domain: of a drafter that learns while it drafts, and the same frozen."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hydra.experimental.callback import Callback
+from matplotlib.figure import Figure
+from omegaconf import DictConfig
+from rich.console import Console
+
+from experiments.cells import Cells, markdown, shown
+from experiments.picture_style import DRAFTER_COLOURS, FAINT, INK, WIDTH, clear_frame
+from experiments.publish import relative
+from experiments.records import Record, load_records
+
+LATE = slice(30, 60)  # prompts behind the switch over which the recovery is taken: the 31st to the 60th
+SMOOTHED = 7  # prompts in a point of the picture
+FILE = "over_time"
+NOTE = (
+    "α is accepted ÷ tested. Lost: α of the frozen drafter (drafter.steps=0) before the switch, less its α over "
+    "prompts 31 to 60\nbehind it. Recovered: by how much α of the learning one is higher there, ÷ what was lost."
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """A drafter and its twin that learns, on the same prompts with one seed.
+
+    Attributes:
+        drafter: its name, and the knobs that it learns with.
+        temperature: of the output.
+        seed: of prompts, draws and learning.
+        switch: prompts before the domain switches.
+        frozen, online: per prompt the nodes accepted and tested.
+        unequal: whether the learning one's tokens are another's than the yardstick's; None where nothing is claimed.
+        learning_seconds: spent in updates.
+        decoding_seconds: of the learning one, these included.
+    """
+
+    drafter: str
+    temperature: float
+    seed: int
+    switch: int
+    frozen: np.ndarray
+    online: np.ndarray
+    unequal: bool | None
+    learning_seconds: float
+    decoding_seconds: float
+
+    @property
+    def before(self) -> float:
+        return _alpha(self.frozen[: self.switch])
+
+    @property
+    def frozen_late(self) -> float:
+        return _alpha(self.frozen[self.switch :][LATE])
+
+    @property
+    def online_late(self) -> float:
+        return _alpha(self.online[self.switch :][LATE])
+
+    @property
+    def recovered(self) -> float | None:
+        """Share of the lost alpha; None where none was lost."""
+        lost = self.before - self.frozen_late
+        return (self.online_late - self.frozen_late) / lost if lost > 0 else None
+
+
+def courses(records: Sequence[Record]) -> list[Course]:
+    """Every record of a drafter that learns, with that of the same one frozen, on the same prompts in turn."""
+    records = [record for record in records if "counts" in record["config"]["prompts"]["source"]]
+    frozen = {_key(record): record for record in records if not _learns(record)}
+    pairs = [(record, frozen[_key(record)]) for record in records if _learns(record) and _key(record) in frozen]
+    found = [_course(online, its_frozen) for online, its_frozen in pairs]
+    return sorted(found, key=lambda each: (each.drafter, each.temperature, each.seed))
+
+
+def _learns(record: Record) -> bool:
+    return bool(record["config"]["drafter"].get("steps"))
+
+
+def _key(record: Record) -> tuple[str, float, int]:
+    return str(record["point"]["drafter"]), float(record["point"]["temperature"]), int(record["config"]["seed"])
+
+
+def _course(online: Record, frozen: Record) -> Course:
+    equal = online["metrics"].get("tokens_equal_yardstick")
+    return Course(
+        drafter=f"{online['point']['drafter']} {online['point'].get('knobs', '')}".strip(),
+        temperature=float(online["point"]["temperature"]),
+        seed=int(online["config"]["seed"]),
+        switch=int(online["config"]["prompts"]["source"]["counts"][0]),
+        frozen=_counts(frozen),
+        online=_counts(online),
+        unequal=None if equal is None else not equal,
+        learning_seconds=online["stages"]["learn"],
+        decoding_seconds=online["seconds"],
+    )
+
+
+def _counts(record: Record) -> np.ndarray:
+    return np.array([[row["accepted"], row["tested"]] for row in record["prompts"]], dtype=float)
+
+
+def _alpha(counts: np.ndarray) -> float:
+    accepted, tested = counts.sum(0)
+    return float(accepted / tested) if tested else float("nan")
+
+
+def table(found: Sequence[Course]) -> Cells:
+    """A heading, a row for every course, and the mean of those that differ in their seed only."""
+    cells = [
+        ["drafter", "T", "seed", "α before", "frozen, 31–60", "online, 31–60", "recovered", "tokens equal",
+         "learning s", "decoding s"]
+    ]  # fmt: skip
+    for group in _groups(found):
+        for each in group:
+            cells.append([
+                each.drafter, f"{each.temperature:g}", str(each.seed), f"{each.before:.3f}", f"{each.frozen_late:.3f}",
+                f"{each.online_late:.3f}", _percent(each.recovered),
+                "–" if each.unequal is None else "NO" if each.unequal else "yes",
+                f"{each.learning_seconds:.1f}", f"{each.decoding_seconds:.1f}",
+            ])  # fmt: skip
+        shares = [each.recovered for each in group if each.recovered is not None]
+        means = [np.mean([getattr(each, name) for each in group]) for name in ("before", "frozen_late", "online_late")]
+        mean = _percent(float(np.mean(shares)) if shares else None)
+        cells.append([group[0].drafter, f"{group[0].temperature:g}", "mean", *(f"{each:.3f}" for each in means), mean,
+                      "", "", ""])  # fmt: skip
+    return cells
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def _groups(found: Sequence[Course]) -> list[list[Course]]:
+    keys = dict.fromkeys((each.drafter, each.temperature) for each in found)
+    return [[each for each in found if (each.drafter, each.temperature) == key] for key in keys]
+
+
+def draw(found: Sequence[Course]) -> Figure:
+    """A panel per drafter and temperature: both alphas over the prompts, each seed thin and their mean thick."""
+    groups = _groups(found)
+    figure = Figure(figsize=(WIDTH, 0.8 + 3 * len(groups)), layout="constrained")
+    figure.suptitle("Alpha over time; the prompts' domain switches at the line")
+    for ax, group in zip(figure.subplots(len(groups), 1, squeeze=False).flat, groups, strict=True):
+        switch = group[0].switch
+        for colour, which, label in zip(DRAFTER_COLOURS, ("frozen", "online"), ("frozen", "learning"), strict=False):
+            smoothed = [_smoothed(getattr(each, which), switch) for each in group]
+            places = np.arange(1, len(smoothed[0]) + 1)
+            for each in smoothed:
+                ax.plot(places, each, color=colour, linewidth=0.7, alpha=0.4)
+            ax.plot(places, np.mean(smoothed, 0), color=colour, linewidth=2, label=label)
+        ax.axvline(switch + 0.5, color=INK, linewidth=1)
+        ax.axvspan(switch + LATE.start + 0.5, switch + LATE.stop + 0.5, color=FAINT, alpha=0.5)
+        ax.set(title=f"{group[0].drafter}, T = {group[0].temperature:g}", xlabel="prompt", ylabel="alpha", ylim=(0, 1))
+        clear_frame(ax, "y")
+        ax.legend(frameon=False)
+    return figure
+
+
+def _smoothed(counts: np.ndarray, switch: int) -> np.ndarray:
+    """Alpha over the prompts around each one that lie on its side of the switch."""
+    half, sides = SMOOTHED // 2, (counts[:switch], counts[switch:])
+    return np.array([_alpha(side[max(0, i - half) : i + half + 1]) for side in sides for i in range(len(side))])
+
+
+class AlphaOverTime(Callback):
+    """Hydra calls it once, after the last point of a sweep."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        folder = Path(config.hydra.sweep.dir)
+        found = courses(load_records(folder))
+        if not found:
+            wanted = "frozen (drafter.steps=0) and learning, on prompts that come in turn (prompts=domain_switch)"
+            print(f"no drafter was measured {wanted}: {relative(folder)}")
+            return
+        cells = table(found)
+        (folder / f"{FILE}.md").write_text(f"{markdown(cells)}\n{NOTE}\n", encoding="utf-8")
+        draw(found).savefig(folder / f"{FILE}.png", dpi=160, facecolor="white")
+        shows = shown(cells, title="Recovered of the alpha that a switch of domain cost", caption=NOTE)
+        Console(width=None if sys.stdout.isatty() else 140).print(shows)
+        print(f"{FILE}.png, {FILE}.md: {relative(folder)}")

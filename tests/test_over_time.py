@@ -1,0 +1,61 @@
+"""What of the lost alpha is recovered, from records of a frozen drafter and of the same one learning."""
+
+import pytest
+
+from experiments.over_time import courses, draw, table
+from framework.prompts.in_turn import InTurn
+from framework.prompts.repeated import Repeated
+
+
+def record(drafter, accepted, seed=0, *, learns=False):
+    """Ten nodes are tested in every prompt."""
+    return {
+        "point": {"drafter": drafter, "temperature": 0},
+        "config": {"seed": seed, "drafter": {"steps": 8 * learns}, "prompts": {"source": {"counts": [4, 60]}}},
+        "metrics": {"tokens_equal_yardstick": True},
+        "stages": {"learn": 1.5},
+        "seconds": 6.0,
+        "prompts": [{"accepted": each, "tested": 10} for each in accepted],
+    }
+
+
+def test_recovered_is_a_share_of_what_the_frozen_one_lost():
+    frozen = record("small", [8] * 4 + [9] * 30 + [4] * 30)
+    online = record("small", [9] * 4 + [1] * 30 + [7] * 30, learns=True)
+    alone = record("other", [5] * 64, learns=True)
+    (found,) = courses([online, alone, frozen])
+    assert (found.before, found.frozen_late, found.online_late) == pytest.approx((0.8, 0.4, 0.7))
+    assert found.recovered == pytest.approx(0.3 / 0.4)
+    assert (found.learning_seconds, found.decoding_seconds, found.unequal) == (1.5, 6.0, False)
+
+
+def test_seeds_are_rows_with_a_mean_and_unequal_tokens_are_seen():
+    records = []
+    for seed, late in ((0, 6), (1, 8)):
+        records.append(record("small", [8] * 4 + [4] * 60, seed))
+        records.append(record("small", [8] * 4 + [late] * 60, seed, learns=True))
+    records[-1]["metrics"]["tokens_equal_yardstick"] = False
+    cells = table(courses(records))
+    assert [row[6] for row in cells[1:]] == ["50 %", "100 %", "75 %"]
+    assert [row[7] for row in cells[1:]] == ["yes", "NO", ""]
+    assert len(draw(courses(records)).axes) == 1
+
+
+def test_where_nothing_was_lost_nothing_is_recovered():
+    (found,) = courses([record("small", [5] * 64), record("small", [9] * 64, learns=True)])
+    assert found.recovered is None and table([found])[1][6] == "–"
+
+
+def test_sources_come_in_turn():
+    sources = [Repeated(text="a", times=3), Repeated(text="b", times=3)]
+    texts = [text.text for text in InTurn(sources=sources, counts=[2, 1], joined=[1, 3], seed=0).texts()]
+    assert texts == ["a", "a", "b\nb\nb"]
+    names = {
+        tuple(text.name for text in InTurn(sources=sources, counts=[3, 1], joined=[1, 1], seed=seed).texts())
+        for seed in range(9)
+    }
+    assert len(names) > 1
+    with pytest.raises(ValueError, match=r"counts .* allowed: at most 1 of source 1"):
+        list(InTurn(sources=sources, counts=[1, 2], joined=[1, 2], seed=0).texts())
+    with pytest.raises(ValueError, match=r"counts .* is \[1\]; allowed: a whole number >= 1 for each"):
+        InTurn(sources=sources, counts=[1], joined=[1, 1], seed=0)
