@@ -24,7 +24,7 @@ def read_text(cfg: DictConfig) -> TokenisedText:
         ValueError: one of them is too short.
     """
     training, held_out = ([text.text for text in build(cfg[part].source).texts()] for part in ("train", "held_out"))
-    tokenizer = train_tokenizer(training, cfg.vocabulary)
+    tokenizer = train_tokenizer(training, cfg.vocabulary, every_byte=cfg.every_byte)
     stream, unseen = (encode(tokenizer, texts) for texts in (training, held_out))
     if len(stream) <= cfg.data.window + 1:
         raise ValueError(f"train.source gives {len(stream)} tokens; allowed: more than data.window, {cfg.data.window}")

@@ -52,25 +52,31 @@ def spread(stream: np.ndarray, window: int) -> Tensor:
     return torch.from_numpy(np.stack([stream[s : s + window + 1].astype(np.int64) for s in starts]))
 
 
-def byte_level_bpe(texts: Iterable[str], vocabulary: int, special_tokens: list[str]) -> Tokenizer:
-    """Byte-level BPE without normalisation: every string can be written, and decoding gives it back."""
+def byte_level_bpe(
+    texts: Iterable[str], vocabulary: int, special_tokens: list[str], *, every_byte: bool = True
+) -> Tokenizer:
+    """Byte-level BPE without normalisation: decoding gives a string back.
+
+    Args:
+        every_byte: whether every string can be written, or only those made of bytes that the texts hold.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=special_tokens,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if every_byte else [],
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
-def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: list[str], vocabulary: int, *, every_byte: bool = True) -> PreTrainedTokenizerFast:
     """Of one language's texts, which end with the end-of-text token."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=byte_level_bpe(texts, vocabulary, [END_OF_TEXT]),
+        tokenizer_object=byte_level_bpe(texts, vocabulary, [END_OF_TEXT], every_byte=every_byte),
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
         model_max_length=MAX_POSITIONS,
