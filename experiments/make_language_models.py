@@ -30,8 +30,8 @@ def read_text(cfg: DictConfig) -> TokenisedText:
         raise ValueError(f"train.source gives {len(stream)} tokens; allowed: more than data.window, {cfg.data.window}")
     return TokenisedText(
         tokenizer=tokenizer,
-        windows=Windows([stream], [1.0], cfg.data.window, cfg.seed),
-        held_out=spread(unseen, cfg.data.window),
+        windows=Windows([stream], [1.0], cfg.data.window, cfg.seed, cfg.data.stride),
+        held_out=spread(unseen, cfg.data.window, cfg.data.stride),
         bytes_per_token=sum(len(text.encode()) for text in held_out) / len(unseen),
     )
 

@@ -39,8 +39,8 @@ class TokenisedText:
     bytes_per_token: float
 
 
-def spread(stream: np.ndarray, window: int) -> Tensor:
-    """[n, window + 1] int64 at even distances over a stream.
+def spread(stream: np.ndarray, window: int, stride: int = 1) -> Tensor:
+    """[n, window + 1] int64 at even distances over a stream, from multiples of stride on.
 
     Raises:
         ValueError: the stream is shorter than one of them.
@@ -48,7 +48,7 @@ def spread(stream: np.ndarray, window: int) -> Tensor:
     if len(stream) <= window:
         raise ValueError(f"the held-out text has {len(stream)} tokens; allowed: more than data.window, {window}")
     count = min(HELD_OUT_WINDOWS, (len(stream) - 1) // window)
-    starts = np.linspace(0, len(stream) - window - 1, count).astype(int)
+    starts = np.linspace(0, len(stream) - window - 1, count).astype(int) // stride * stride
     return torch.from_numpy(np.stack([stream[s : s + window + 1].astype(np.int64) for s in starts]))
 
 
@@ -95,10 +95,18 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 
 class Windows:
-    """Training windows drawn at random from the two streams; step i always draws the same ones."""
+    """Training windows drawn at random from the streams; step i always draws the same ones."""
 
-    def __init__(self, streams: list[np.ndarray], shares: list[float], window: int, seed: int):
-        self.streams, self.shares, self.window, self.seed = streams, shares, window, seed
+    def __init__(self, streams: list[np.ndarray], shares: list[float], window: int, seed: int, stride: int = 1):
+        """
+        Args:
+            streams: to draw from.
+            shares: how often from each.
+            window: tokens to predict; a window is one longer.
+            seed: of the draws.
+            stride: windows begin at multiples of it.
+        """
+        self.streams, self.shares, self.window, self.seed, self.stride = streams, shares, window, seed, stride
 
     def batch(self, step: int, size: int) -> Tensor:
         """[size, window + 1] int64."""
@@ -106,7 +114,7 @@ class Windows:
         rows = []
         for _ in range(size):
             stream = self.streams[random.choice(len(self.streams), p=self.shares)]
-            start = random.integers(0, len(stream) - self.window - 1)
+            start = random.integers(0, len(stream) - self.window - 1) // self.stride * self.stride
             rows.append(stream[start : start + self.window + 1].astype(np.int64))
         return torch.from_numpy(np.stack(rows))
 

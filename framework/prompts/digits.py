@@ -8,7 +8,7 @@ from framework.prompts.prompt_source import Text, key
 SIDE = 8  # pixels
 LEVELS = "abcdefghijklmnopq"  # of grey: a is paper, q is ink
 SPLITS = ("held_out", "train")
-HELD_OUT_SHARE = 7  # one image in so many; the classes follow one another in tens
+HELD_OUT_SHARE = 7  # one image in so many
 
 
 class Digits:
