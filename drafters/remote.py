@@ -1,6 +1,8 @@
 """Drafter and target apart: another process runs any drafter of chains (Zheng et al., 2025, 2512.16273)."""
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -67,7 +69,9 @@ class Remote:
             raise ValueError(f"drafter.when_lost is {when_lost!r}; allowed: {', '.join(WHEN_LOST)}")
         self._when_lost = when_lost
         link = Link(latency_ms / 1e3, float("inf") if speed is None else speed * 1e6 / 8)
-        self._process, self._channel, self.law = start_peer(drafter, target, timeout=timeout_s, link=link)
+        with _keys_named():
+            self._process, self._channel, self.law = start_peer(drafter, target, timeout=timeout_s, link=link)
+        weakref.finalize(self, self._process.kill)
         self._is_lost = False
         self._num_uniforms: dict[int, int] = {}
 
@@ -131,17 +135,27 @@ class Remote:
         if self._is_lost:
             return None
         try:
-            self._channel.send(kind, arrays)
-            answered, answer = self._channel.receive()
-        except PeerLost as error:
+            with _keys_named():
+                self._channel.send(kind, arrays)
+                answered, answer = self._channel.receive()
+        except PeerLost:
             self._process.kill()  # it may only be slow, and nobody waits for it any more
             self._is_lost = self._when_lost == "plain"
             if self._is_lost:
                 return None
-            raise PeerLost(
-                f"the drafter's process is lost ({error}); drafter.when_lost=plain goes on without it, and "
-                "drafter.timeout_s says how long it may be silent"
-            ) from error
+            raise
         if answered == Kind.ERROR:
             raise error_of(answer)
         return answer
+
+
+@contextmanager
+def _keys_named() -> Iterator[None]:
+    """Say what to change where the peer is lost."""
+    try:
+        yield
+    except PeerLost as error:
+        raise PeerLost(
+            f"the drafter's process is lost ({error}); drafter.when_lost=plain goes on without it, and "
+            "drafter.timeout_s says how long it may be silent"
+        ) from error

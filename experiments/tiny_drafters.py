@@ -22,17 +22,17 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 def tiny_factory(name: str, vocabulary: int) -> DrafterFactory:
     """The factory that a drafter's yaml describes, for tiny targets of that vocabulary."""
-    return tiny_factory_of(_read(name), vocabulary)
+    return tiny_factory_of(drafter_node(name), vocabulary)
 
 
-def _read(name: str) -> DictConfig:
+def drafter_node(name: str) -> DictConfig:
     """A drafter's yaml, and in it those of the drafters that its defaults name."""
     node = OmegaConf.load(FOLDER / f"{name}.yaml")
     assert isinstance(node, DictConfig)
     for entry in node.pop("defaults", []):
         if isinstance(entry, DictConfig):
             ((group, choice),) = entry.items()
-            node[str(group).removeprefix("/drafter@")] = _read(choice)
+            node[str(group).removeprefix("/drafter@")] = drafter_node(choice)
     return node
 
 

@@ -29,6 +29,7 @@ from framework.sequences import Conditioned, Sequences
 from framework.target import Target
 
 SECONDS_TO_LOAD = 600.0
+TIME_TO_MEET = timedelta(seconds=60)
 SECONDS_TO_BE_ASKED = 86400.0  # between questions the other process takes all the time it wants
 
 
@@ -91,10 +92,10 @@ def start_peer(
         ValueError, OSError: the drafter cannot be built, or is none of chains; the message names the yaml key.
         PeerLost: the process ends, or does not get ready.
     """
-    store = dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=timeout), wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, 2, True, TIME_TO_MEET, wait_for_workers=False)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the libraries are read once, for all peers there will be
-    arguments = (store.port, factory, TargetFacts.of(target), timeout, torch.get_num_threads())
+    arguments = (store.port, factory, TargetFacts.of(target), torch.get_num_threads())
     process = context.Process(target=_run, args=arguments, daemon=True)
     process.start()
     give_up = time.monotonic() + SECONDS_TO_LOAD
@@ -118,9 +119,9 @@ def error_of(arrays: list[np.ndarray]) -> Exception:
     return OSError(text) if is_os_error else ValueError(text)
 
 
-def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, timeout: float, threads: int) -> None:
+def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, threads: int) -> None:
     torch.set_num_threads(threads)
-    store = dist.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=timeout), wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", port, 2, False, TIME_TO_MEET, wait_for_workers=False)
     failure: Exception | None = None
     try:
         model: Any = _AbsentModel(facts)

@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from experiments.assemble import build
-from experiments.tiny_drafters import FOLDER as DRAFTER_FOLDER
-from experiments.tiny_drafters import NAMES, tiny_factory_of
+from experiments.tiny_drafters import NAMES, drafter_node, tiny_factory_of
 from framework.autoregressive import Autoregressive
 from framework.draft import Draft, Law, Outcome, Shape
 from framework.drafter import Drafter
@@ -82,9 +81,10 @@ Knobs = tuple[tuple[str, Any], ...]  # of a yaml: names and values, hashable
 @cache
 def of_yaml(name: str, knobs: Knobs, model: Model, twin: bool) -> Drafter:
     """The drafter of a yaml, for a tiny target and, where it has a model, in float64 like it: no draw is a near-tie."""
-    node = OmegaConf.merge(OmegaConf.load(DRAFTER_FOLDER / f"{name}.yaml"), dict(knobs))
-    if "dtype" in node.get("model", {}):
-        node.model.dtype = "float64"
+    node = OmegaConf.merge(drafter_node(name), dict(knobs))
+    for each in (node, node.get("drafter", {})):
+        if "dtype" in each.get("model", {}):
+            each.model.dtype = "float64"
     if "branching" in node:
         node.branching = [min(children, model.vocabulary) for children in node.branching]
     return tiny_factory_of(node, model.vocabulary)(target=target_of(model))

@@ -58,7 +58,7 @@ def tiny() -> tuple[Path, list[str]]:
 
 def leaves(prefix: str, node: dict) -> Iterator[str]:
     for key, value in node.items():
-        if not key.startswith("_"):
+        if not key.startswith("_") and key != "defaults":
             yield from leaves(f"{prefix}{key}.", value) if isinstance(value, dict) else [f"{prefix}{key}"]
 
 

@@ -205,8 +205,14 @@ def test_a_lost_peer_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), r"^drafter\.drafter\.max_ngram is 0; allowed: "),
-        (partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1), r"^drafter\.drafter needs the target itself"),
+        (
+            partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"),
+            r"^drafter\.drafter\.max_ngram is 0; allowed: ",
+        ),
+        (
+            partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1),
+            r"^drafter\.drafter needs the target itself",
+        ),
         (partial(TransformerTree, branching=[2], children="iid"), r"^drafter\.drafter drafts a TREE; allowed: a CHAIN"),
     ],
     ids=["knob", "borrower", "tree"],
