@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,8 +58,9 @@ class Channel:
         Raises:
             PeerLost: the other does not come.
         """
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        gloo: Any = dist.ProcessGroupGloo  # a group of its own: the default one is the whole process's
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname="127.0.0.1")]
         options._timeout = timedelta(seconds=timeout)
         self._store = store  # which must live as long as this
         self._timeout = timedelta(seconds=timeout)
@@ -66,7 +68,7 @@ class Channel:
         self._link = link
         self.sent = self.received = 0
         try:
-            self._group = dist.ProcessGroupGloo(store, rank, 2, options)
+            self._group = gloo(store, rank, 2, options)
         except RuntimeError as error:
             raise _lost(error) from error
 

@@ -1,5 +1,6 @@
 """A drafter in another process: nothing is lost on the way, and a lost peer is no hang."""
 
+import gc
 import time
 from functools import partial
 
@@ -202,25 +203,33 @@ def test_a_lost_peer_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost
         assert time.perf_counter() - begin < 30
 
 
+def test_a_process_ends_with_the_drafter_that_asks_it(target):
+    drafter = remote(target, LOOKUP)
+    process = drafter._process
+    assert process.is_alive()
+    del drafter
+    gc.collect()
+    process.join(30)
+    assert not process.is_alive()
+
+
+BORROWER = partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1)
+BRANCHING = partial(TransformerTree, branching=[2], children="iid")
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (
-            partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"),
-            r"^drafter\.drafter\.max_ngram is 0; allowed: ",
-        ),
-        (
-            partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1),
-            r"^drafter\.drafter needs the target itself",
-        ),
-        (partial(TransformerTree, branching=[2], children="iid"), r"^drafter\.drafter drafts a TREE; allowed: a CHAIN"),
+        (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), "max_ngram is 0; allowed: "),
+        (BORROWER, "drafter needs the target itself"),
+        (BRANCHING, "drafter drafts a TREE; allowed: a CHAIN"),
     ],
     ids=["knob", "borrower", "tree"],
 )
 def test_what_the_drafter_says_is_said_here(target, small, factory, message):
-    if factory.func is TransformerTree:
+    if factory is BRANCHING:
         factory = partial(factory, model=small.keywords["model"])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^drafter\.(drafter\.)?{message}"):
         remote(target, factory)
 
 
