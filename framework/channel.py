@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from framework.packing import pack, unpack
 
+SIZE = 8  # bytes that say how long a message is
 DOWN, UP = 0, 1  # ranks: who asks, and who answers
 
 
@@ -78,8 +79,7 @@ class Channel:
             PeerLost: nobody takes it.
         """
         message = pack(kind, arrays)
-        self.sent += len(message)
-        self._wait_for_link(len(message))
+        self.sent += self._cross(len(message))
         try:
             for tensor in (torch.tensor([len(message)]), torch.frombuffer(bytearray(message), dtype=torch.uint8)):
                 self._group.send([tensor], self._other, 0).wait(self._timeout)
@@ -98,13 +98,15 @@ class Channel:
             self._group.recv([message], self._other, 0).wait(self._timeout)
         except RuntimeError as error:
             raise _lost(error) from error
-        self.received += len(message)
-        self._wait_for_link(len(message))
+        self.received += self._cross(len(message))
         return unpack(message.numpy().tobytes())
 
-    def _wait_for_link(self, num_bytes: int) -> None:
+    def _cross(self, length: int) -> int:
+        """Wait for the link; returns the bytes of a message, its size before it included."""
+        num_bytes = length + SIZE
         if self._link is not None and (seconds := self._link.seconds(num_bytes)):
             time.sleep(seconds)
+        return num_bytes
 
 
 def _lost(error: RuntimeError) -> PeerLost:

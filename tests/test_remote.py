@@ -178,7 +178,7 @@ class Asleep:
         pass
 
     def propose(self, sequences, gamma, uniforms):
-        time.sleep(120)
+        time.sleep(600)
 
 
 @pytest.mark.parametrize("lost", ["killed", "asleep"])
@@ -200,7 +200,7 @@ def test_a_lost_peer_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost
             got = decoder.generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2], watch=strike)
             assert got.tokens == plain(target)
             assert generated(target, drafter).tokens == plain(target)
-        assert time.perf_counter() - begin < 30
+        assert time.perf_counter() - begin < 120
 
 
 def test_a_process_ends_with_the_drafter_that_asks_it(target):
