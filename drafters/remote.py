@@ -102,7 +102,7 @@ class Remote:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         new = [text[known:] for text, known in zip(sequences.texts, self._known, strict=True)]
         self._known = [len(text) for text in sequences.texts]
-        question = [
+        question: list[np.ndarray] = [
             sequences.active.cpu().numpy().astype(np.uint8),
             np.array([gamma], np.int32),
             uniforms.cpu().double().numpy(),

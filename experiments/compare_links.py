@@ -6,6 +6,7 @@ Bytes and acceptance are counted; times follow from them, for the machines and l
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -64,12 +65,16 @@ def count(cfg: DictConfig, laws: list[dict[str, int | None]]) -> list[Sent]:
     stopping, found = build_stopping(cfg, target), []
     for law in laws:
         node = OmegaConf.merge(cfg.drafter, {"drafter": law})
-        drafter = check_parts(cfg, {"drafter": node})["drafter"](target=target)  # type: ignore[dict-item]
+        drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)  # type: ignore[dict-item]
+        if not hasattr(drafter, "bytes_up"):
+            raise ValueError(f"drafter is {cfg.drafter._target_}, which sends nothing; allowed: drafter=remote")
         engine = build_engine(cfg, drafter, target, sampling, compiled=False)
         tally, up, down = engine.new_tally(detailed=True), 0, 0
         with status(f"decoding with {law}"):
             for number, prompt in enumerate(prompts):
-                tally.add(engine.generate([prompt], stopping=stopping, seeds=[cfg.seed + number], detailed=True).tally)
+                decoded = engine.generate([prompt], stopping=stopping, seeds=[cfg.seed + number], detailed=True)
+                assert decoded.tally is not None
+                tally.add(decoded.tally)
                 up, down = up + drafter.bytes_up, down + drafter.bytes_down
         metrics = tally.metrics()
         drafted = sum(nodes * passes for nodes, passes in enumerate(tally.passes))

@@ -75,6 +75,7 @@ def draw(cfg: DictConfig) -> Drawn:
         ]
         for name, its in (("target", plain.tokens), ("speculative", speculative.tokens))
     }
+    assert speculative.tally is not None
     metrics = speculative.tally.metrics()
     broken = {name: sum(levels_of(text) is None for text in texts) for name, texts in decoded.items()}
     numbers = [f"{name} {metrics[name]:.3f}" for name in ("alpha/overlap", "alpha/empirical", "tau") if metrics[name]]
