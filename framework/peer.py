@@ -127,7 +127,7 @@ def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, threads
         model: Any = _AbsentModel(facts)
         drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
         if drafter.shape is not Shape.CHAIN:
-            raise ValueError(f"drafter.drafter drafts a {drafter.shape.name}; allowed: a CHAIN")
+            raise ValueError(f"drafter.drafter drafts {drafter.shape.name}; allowed: a CHAIN")
     except Exception as error:  # whatever it is, it is to be told over there
         failure = error
     store.set("ready", "yes")

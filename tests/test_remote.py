@@ -222,7 +222,7 @@ BRANCHING = partial(TransformerTree, branching=[2], children="iid")
     [
         (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), "max_ngram is 0; allowed: "),
         (BORROWER, "drafter needs the target itself"),
-        (BRANCHING, "drafter drafts a TREE; allowed: a CHAIN"),
+        (BRANCHING, "drafter drafts CHAINS; allowed: a CHAIN"),
     ],
     ids=["knob", "borrower", "tree"],
 )
