@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from framework.distillation import DIVERGENCES
-from framework.draft import Draft, Outcome
+from framework.draft import Draft, DraftedNode, Outcome
 from framework.lesson import Lesson, LessonsUnderway, Teachable
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -85,7 +85,7 @@ class Online:
         if hasattr(inner, "num_nodes"):
             self.num_nodes = inner.num_nodes
         if hasattr(inner, "keep_drafting"):
-            self.keep_drafting: Callable[[Tensor], Tensor] | None = None
+            self.keep_drafting: Callable[[DraftedNode], Tensor] | None = None
         self._drafter = inner
         self._parameters = parameters
         self._optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from framework.cached_lm import CachedLM
+from framework.coarse_law import BITS
 from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
 from framework.growing_chain import GrowingChain
 from framework.lesson import Lesson
@@ -22,20 +23,32 @@ class SmallTransformer:
     shape = Shape.CHAIN
     keep_drafting: Callable[[DraftedNode], Tensor] | None = None
 
-    def __init__(self, target: Target, *, model: Callable[[Target], CachedLM], top_k: int | None = None):
+    def __init__(
+        self,
+        target: Target,
+        *,
+        model: Callable[[Target], CachedLM],
+        top_k: int | None = None,
+        bits: int | None = None,
+    ):
         """
         Args:
             target: whose vocabulary and tokenizer the model must share.
             model: builds the small model for that target.
             top_k: draw from so many likeliest tokens only. q is then that law, with top_k entries in place of a
                 vocabulary of them; what it lacks of p is made up for by the rule. None draws from all.
+            bits: round q to so many before drawing, so that it can be sent in few bytes (`drafters.remote`); None
+                leaves it as it is.
 
         Raises:
-            ValueError: top_k is out of range, the tokenizers differ, or the model cannot be served.
+            ValueError: top_k or bits is out of range, the tokenizers differ, or the model cannot be served.
         """
         if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
             raise ValueError(f"drafter.top_k is {top_k!r}; allowed: a whole number >= 1, or null for all tokens")
-        self._top_k = top_k
+        if bits is not None and (isinstance(bits, bool) or bits not in BITS):
+            allowed = " or ".join(map(str, BITS))
+            raise ValueError(f"drafter.bits is {bits!r}; allowed: {allowed}, or null for the law as it is")
+        self._top_k, self._bits = top_k, bits
         self.model = model(target)
 
     def num_uniforms(self, gamma: int) -> int:
@@ -53,6 +66,7 @@ class SmallTransformer:
             uniforms=uniforms,
             keep_drafting=self.keep_drafting,
             top_k=self._top_k,
+            bits=self._bits,
         )
         logits = self.model.catch_up(sequences)
         while chain.add(logits):

@@ -1,5 +1,6 @@
 """What `--help` says of a command, from its yaml and its groups; conf/help.yaml has the frame."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def parts() -> str:
     for key, choice in reversed(HydraConfig.get().runtime.choices.items()):  # Hydra lists the last one first
         if not key.startswith("hydra/"):
             # Of several in one place, such as drafter@drafters.medusa, only the place matters.
-            chosen.setdefault(key if "." not in key else key.rsplit(".", 1)[0] + ".NAME", []).append(choice)
+            chosen.setdefault(re.sub(r"(?<=@drafters)\..*", ".NAME", key), []).append(choice)
     if not chosen:
         return ""
     width = max(map(len, chosen)) + 2

@@ -24,14 +24,14 @@ def read_text(cfg: DictConfig) -> TokenisedText:
         ValueError: one of them is too short.
     """
     training, held_out = ([text.text for text in build(cfg[part].source).texts()] for part in ("train", "held_out"))
-    tokenizer = train_tokenizer(training, cfg.vocabulary)
+    tokenizer = train_tokenizer(training, cfg.vocabulary, every_byte=cfg.every_byte)
     stream, unseen = (encode(tokenizer, texts) for texts in (training, held_out))
     if len(stream) <= cfg.data.window + 1:
         raise ValueError(f"train.source gives {len(stream)} tokens; allowed: more than data.window, {cfg.data.window}")
     return TokenisedText(
         tokenizer=tokenizer,
-        windows=Windows([stream], [1.0], cfg.data.window, cfg.seed),
-        held_out=spread(unseen, cfg.data.window),
+        windows=Windows([stream], [1.0], cfg.data.window, cfg.seed, cfg.data.stride),
+        held_out=spread(unseen, cfg.data.window, cfg.data.stride),
         bytes_per_token=sum(len(text.encode()) for text in held_out) / len(unseen),
     )
 

@@ -39,8 +39,8 @@ class TokenisedText:
     bytes_per_token: float
 
 
-def spread(stream: np.ndarray, window: int) -> Tensor:
-    """[n, window + 1] int64 at even distances over a stream.
+def spread(stream: np.ndarray, window: int, stride: int = 1) -> Tensor:
+    """[n, window + 1] int64 at even distances over a stream, from multiples of stride on.
 
     Raises:
         ValueError: the stream is shorter than one of them.
@@ -48,29 +48,35 @@ def spread(stream: np.ndarray, window: int) -> Tensor:
     if len(stream) <= window:
         raise ValueError(f"the held-out text has {len(stream)} tokens; allowed: more than data.window, {window}")
     count = min(HELD_OUT_WINDOWS, (len(stream) - 1) // window)
-    starts = np.linspace(0, len(stream) - window - 1, count).astype(int)
+    starts = np.linspace(0, len(stream) - window - 1, count).astype(int) // stride * stride
     return torch.from_numpy(np.stack([stream[s : s + window + 1].astype(np.int64) for s in starts]))
 
 
-def byte_level_bpe(texts: Iterable[str], vocabulary: int, special_tokens: list[str]) -> Tokenizer:
-    """Byte-level BPE without normalisation: every string can be written, and decoding gives it back."""
+def byte_level_bpe(
+    texts: Iterable[str], vocabulary: int, special_tokens: list[str], *, every_byte: bool = True
+) -> Tokenizer:
+    """Byte-level BPE without normalisation: decoding gives a string back.
+
+    Args:
+        every_byte: whether every string can be written, or only those made of bytes that the texts hold.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=special_tokens,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if every_byte else [],
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
-def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: list[str], vocabulary: int, *, every_byte: bool = True) -> PreTrainedTokenizerFast:
     """Of one language's texts, which end with the end-of-text token."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=byte_level_bpe(texts, vocabulary, [END_OF_TEXT]),
+        tokenizer_object=byte_level_bpe(texts, vocabulary, [END_OF_TEXT], every_byte=every_byte),
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
         model_max_length=MAX_POSITIONS,
@@ -89,10 +95,18 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 
 class Windows:
-    """Training windows drawn at random from the two streams; step i always draws the same ones."""
+    """Training windows drawn at random from the streams; step i always draws the same ones."""
 
-    def __init__(self, streams: list[np.ndarray], shares: list[float], window: int, seed: int):
-        self.streams, self.shares, self.window, self.seed = streams, shares, window, seed
+    def __init__(self, streams: list[np.ndarray], shares: list[float], window: int, seed: int, stride: int = 1):
+        """
+        Args:
+            streams: to draw from.
+            shares: how often from each.
+            window: tokens to predict; a window is one longer.
+            seed: of the draws.
+            stride: windows begin at multiples of it.
+        """
+        self.streams, self.shares, self.window, self.seed, self.stride = streams, shares, window, seed, stride
 
     def batch(self, step: int, size: int) -> Tensor:
         """[size, window + 1] int64."""
@@ -100,7 +114,7 @@ class Windows:
         rows = []
         for _ in range(size):
             stream = self.streams[random.choice(len(self.streams), p=self.shares)]
-            start = random.integers(0, len(stream) - self.window - 1)
+            start = random.integers(0, len(stream) - self.window - 1) // self.stride * self.stride
             rows.append(stream[start : start + self.window + 1].astype(np.int64))
         return torch.from_numpy(np.stack(rows))
 

@@ -15,7 +15,7 @@ from framework.layer_set import LayerSet, save_layer_set
 from framework.medusa_heads import MedusaHeads, save_heads
 from framework.parallel_layer import ParallelLayer, save_layer
 from framework.target import Target
-from framework.tiny_models import save_tiny
+from framework.tiny_models import save_tiny, tiny_other_tokenizer
 
 FOLDER = Path(__file__).parents[1] / "conf" / "drafter"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -23,9 +23,18 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 def tiny_factory(name: str, vocabulary: int) -> DrafterFactory:
     """The factory that a drafter's yaml describes, for tiny targets of that vocabulary."""
+    return tiny_factory_of(drafter_node(name), vocabulary)
+
+
+def drafter_node(name: str) -> DictConfig:
+    """A drafter's yaml, and in it those of the drafters that its defaults name."""
     node = OmegaConf.load(FOLDER / f"{name}.yaml")
     assert isinstance(node, DictConfig)
-    return tiny_factory_of(node, vocabulary)
+    for entry in node.pop("defaults", []):
+        if isinstance(entry, DictConfig):
+            ((group, choice),) = entry.items()
+            node[str(group).removeprefix("/drafter@")] = drafter_node(choice)
+    return node
 
 
 def tiny_factory_of(node: DictConfig, vocabulary: int) -> DrafterFactory:
@@ -80,6 +89,8 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
     if str(made.get("_target_")).endswith("StandardLibrary"):
         made["folder"] = _tiny_library()
+    if str(made.get("_target_")).endswith("load_other_model"):
+        made["path"] = _tiny_other_folder(vocabulary)
     return made
 
 
@@ -91,6 +102,13 @@ def _temporary() -> Path:
 @cache
 def _tiny_folder(name: str, vocabulary: int) -> str:
     return str(save_tiny(_temporary() / f"{name}-{vocabulary}", vocabulary=vocabulary, seed=len(name)))
+
+
+@cache
+def _tiny_other_folder(vocabulary: int) -> str:
+    tokenizer = tiny_other_tokenizer(vocabulary)
+    folder = _temporary() / f"other-{vocabulary}"
+    return str(save_tiny(folder, vocabulary=len(tokenizer), tokenizer=tokenizer, seed=5))
 
 
 def _tiny_heads(target: Target) -> str:

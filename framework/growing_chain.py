@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from framework.coarse_law import coarse
 from framework.draft import Draft, DraftedNode, Law
 from framework.sampling import Sampling, argmax, draw
 
@@ -28,6 +29,7 @@ class GrowingChain:
         uniforms: Tensor,
         keep_drafting: Callable[[DraftedNode], Tensor] | None,
         top_k: int | None = None,
+        bits: int | None = None,
     ):
         """
         Args:
@@ -37,6 +39,7 @@ class GrowingChain:
             uniforms: [B, gamma] float64 in [0, 1).
             keep_drafting: asked after every node but the last whether each row goes on; None always does.
             top_k: S: draw from so many likeliest tokens, and hand over their probabilities only; None draws from all.
+            bits: round the law to so many before drawing (`coarse`); None leaves it as it is.
         """
         self._gamma = gamma
         self._sampling = sampling
@@ -44,6 +47,7 @@ class GrowingChain:
         self._keep_drafting = keep_drafting
         self._goes_on = active
         self._top_k = top_k
+        self._bits = bits
         self._tokens: list[Tensor] = []
         self._probs: list[Tensor] = []
         self._support: list[Tensor] = []
@@ -79,6 +83,8 @@ class GrowingChain:
 
     def _draw(self, probs: Tensor, support: Tensor | None = None) -> bool:
         """From probs [B, V], or [B, S] of the tokens in support."""
+        if self._bits is not None:
+            probs = coarse(probs, self._bits)
         self._probs.append(probs)
         tokens = entry = draw(probs, self._uniforms[:, self.num_nodes])
         if support is not None:

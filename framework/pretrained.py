@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -62,7 +63,7 @@ def load_target(
     place = _locate(path, key="target.path")
     tokenizer = _load_tokenizer(place)
     model = _load_model(place, dtype, device_named(device), attention, key="target", device_map=device_map)
-    vocabulary_size = min(max(tokenizer.get_vocab().values()) + 1, model.config.get_text_config().vocab_size)
+    vocabulary_size = _vocabulary_size(tokenizer, model)
     return Target(
         model=CachedLM(model, vocabulary_size=vocabulary_size, context=context),
         tokenizer=tokenizer,
@@ -87,18 +88,53 @@ def load_draft_model(
         ValueError: its tokenizer is another one, or the model cannot be served.
     """
 
-    def load(target: Target) -> CachedLM:
-        place = _locate(path, key=f"{key}.path")
-        check_same_tokenizer(target.tokenizer, _load_tokenizer(place), key=f"{key}.path")
-        model = _load_model(place, dtype, target.device, attention, key=key)
-        if model.config.is_encoder_decoder and not target.model.text_start:
-            raise ValueError(
-                f"{key}.path is {path!r}, an encoder-decoder model; a decoder-only target has no source for it"
-            )
-        limit = longest_context(model.config.get_text_config()) or target.model.context
-        return CachedLM(model, vocabulary_size=target.vocabulary_size, context=min(target.model.context, limit))
+    return partial(_load_draft_model, path=path, dtype=dtype, attention=attention, key=key)
 
-    return load
+
+def _load_draft_model(target: Target, *, path: str, dtype: str, attention: str, key: str) -> CachedLM:
+    place = _locate(path, key=f"{key}.path")
+    check_same_tokenizer(target.tokenizer, _load_tokenizer(place), key=f"{key}.path")
+    model = _load_model(place, dtype, target.device, attention, key=key)
+    if model.config.is_encoder_decoder and not target.model.text_start:
+        raise ValueError(
+            f"{key}.path is {path!r}, an encoder-decoder model; a decoder-only target has no source for it"
+        )
+    limit = longest_context(model.config.get_text_config()) or target.model.context
+    return CachedLM(model, vocabulary_size=target.vocabulary_size, context=min(target.model.context, limit))
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """A model that reads and writes the tokens of its own tokenizer, not the target's."""
+
+    model: CachedLM
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_other_model(
+    *, path: str, dtype: str, attention: str, key: str = "drafter.model"
+) -> Callable[[Target], OtherModel]:
+    """The same for a model with another tokenizer; it is loaded together with that.
+
+    Raises (when called with the target):
+        OSError: nothing loadable at `path`, or no network to load it over.
+        ValueError: the model cannot be served.
+    """
+    return partial(_load_other_model, path=path, dtype=dtype, attention=attention, key=key)
+
+
+def _load_other_model(target: Target, *, path: str, dtype: str, attention: str, key: str) -> OtherModel:
+    place = _locate(path, key=f"{key}.path")
+    tokenizer = _load_tokenizer(place)
+    model = _load_model(place, dtype, target.device, attention, key=key)
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"{key}.path is {path!r}, an encoder-decoder model; allowed: a decoder-only one")
+    context = longest_context(model.config.get_text_config()) or target.model.context
+    return OtherModel(CachedLM(model, vocabulary_size=_vocabulary_size(tokenizer, model), context=context), tokenizer)
+
+
+def _vocabulary_size(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    return min(max(tokenizer.get_vocab().values()) + 1, model.config.get_text_config().vocab_size)
 
 
 def check_device_map(device_map: str | dict[str, int | str] | None, device: str) -> None:

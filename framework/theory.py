@@ -63,6 +63,22 @@ def guaranteed_speedup(alpha: float, c: float) -> float:
     return max(1.0, speedup(alpha, 1, c))
 
 
+def cost_over_link(c: float, *, round_trip: float, per_token: float) -> float:
+    """What stands in for c where drafter and target are apart (Zheng et al., 2025): gamma is best for it, too.
+
+    A round then takes 1 + round_trip + gamma * (c + per_token) target steps, which is 1 + gamma * (this) times what a
+    round without a draft takes over the link.
+
+    Args:
+        c: time of one draft step over time of one target step, >= 0.
+        round_trip: what a round waits for the link, however long its draft is, in target steps, >= 0.
+        per_token: time to send one drafted token with its law, in target steps, >= 0.
+    """
+    for name, value in (("c", c), ("round_trip", round_trip), ("per_token", per_token)):
+        _require(0 <= value < inf, name, value, "a number >= 0")
+    return (c + per_token) / (1 + round_trip)
+
+
 def optimal_gamma(alpha: float, c: float, max_gamma: int, target_times: Sequence[float] | None = None) -> int:
     """The gamma in [0, max_gamma] of largest speedup (Theorem 3.8), the smallest on ties; 0 when nothing improves.
 

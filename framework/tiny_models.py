@@ -81,10 +81,23 @@ def _sizes_with_encoder(family: str, context: int) -> dict[str, Any]:
 
 def tiny_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
     """One token per character, in this order: end-of-text (id 0), space, a-z, newline, 0-9, A-Z, and so on."""
+    return _tokenizer([EOS, *_characters(vocabulary - 1)], merges=[])
+
+
+def tiny_other_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """The same characters the other way round, the first of them missing; and every two neighbours are a token, too."""
+    characters = _characters(vocabulary - 1)[:0:-1] or _characters(vocabulary - 1)
+    merges = list(zip(characters[::2], characters[1::2], strict=False))
+    return _tokenizer([*characters, EOS, *map("".join, merges)], merges=merges)
+
+
+def _characters(number: int) -> list[str]:
     first = " " + string.ascii_lowercase + "\n" + string.digits + string.ascii_uppercase + string.punctuation
-    characters = list(first) + [chr(0x4E00 + i) for i in range(max(0, vocabulary - len(first)))]
-    ids = {token: i for i, token in enumerate([EOS, *characters][:vocabulary])}
-    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
+    return [*first, *(chr(0x4E00 + i) for i in range(number))][:number]
+
+
+def _tokenizer(tokens: list[str], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS)
 
@@ -107,12 +120,23 @@ def tiny_cached_lm(family: str = "llama", *, vocabulary: int = VOCABULARY, **set
     return CachedLM(tiny_model(family, vocabulary=vocabulary, **settings), vocabulary_size=vocabulary)
 
 
-def save_tiny(folder: Path, family: str = "llama", *, vocabulary: int = VOCABULARY, **settings: Any) -> Path:
-    """Write a random model and its tokenizer as a Hugging Face folder; settings go to tiny_model."""
+def save_tiny(
+    folder: Path,
+    family: str = "llama",
+    *,
+    vocabulary: int = VOCABULARY,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    **settings: Any,
+) -> Path:
+    """Write a random model and its tokenizer as a Hugging Face folder; settings go to tiny_model.
+
+    Args:
+        tokenizer: another one than tiny_tokenizer, of as many tokens as `vocabulary`.
+    """
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     tiny_model(family, vocabulary=vocabulary, **settings).save_pretrained(folder)
     if bars:
         logging.enable_progress_bar()
-    tiny_tokenizer(vocabulary).save_pretrained(folder)
+    (tokenizer or tiny_tokenizer(vocabulary)).save_pretrained(folder)
     return folder

@@ -28,6 +28,17 @@ class TokenTexts:
         self._begin, self._given = self._given, len(self._tokens)
         return text
 
+    def extend(self, tokens: list[int]) -> str:
+        """What all of these add to the text."""
+        if len(tokens) > 1:
+            self._tokens += tokens
+            text = self._waiting()
+            if not text.endswith(UNFINISHED):
+                self._begin, self._given = self._given, len(self._tokens)
+                return text
+            del self._tokens[-len(tokens) :]  # which of them the character begins with, only one after another shows
+        return "".join(map(self.append, tokens))
+
     def rest(self) -> str:
         """What is still held back when no token follows, without a character that was never finished."""
         return self._waiting().rstrip(UNFINISHED)

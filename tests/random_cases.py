@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from experiments.assemble import build, register_resolvers
-from experiments.tiny_drafters import FOLDER as DRAFTER_FOLDER
-from experiments.tiny_drafters import NAMES, tiny_factory_of
+from experiments.tiny_drafters import NAMES, drafter_node, tiny_factory_of
 from framework.autoregressive import Autoregressive
 from framework.draft import Draft, Law, Outcome, Shape
 from framework.drafter import Drafter
@@ -83,7 +82,7 @@ Knobs = tuple[tuple[str, Any], ...]  # of a yaml: names and values, hashable
 @cache
 def of_yaml(name: str, knobs: Knobs, model: Model, twin: bool) -> Drafter:
     """The drafter of a yaml, for a tiny target and, where it has a model, in float64 like it: no draw is a near-tie."""
-    node = OmegaConf.merge(OmegaConf.load(DRAFTER_FOLDER / f"{name}.yaml"), dict(knobs))
+    node = OmegaConf.merge(drafter_node(name), dict(knobs))
     for part in (node, node.get("drafter", {})):
         if "dtype" in part.get("model", {}):
             part.model.dtype = "float64"

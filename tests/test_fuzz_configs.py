@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 
 from experiments import assemble, measure, measurement
 from experiments.records import load_records
-from framework.acceptance_head import AcceptanceHead, save_head
 from experiments.tiny_drafters import save_tiny_heads, save_tiny_layer
+from framework.acceptance_head import AcceptanceHead, save_head
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target
 from framework.tiny_models import save_tiny
@@ -63,7 +63,7 @@ def tiny() -> tuple[Path, list[str]]:
 
 def leaves(prefix: str, node: dict) -> Iterator[str]:
     for key, value in node.items():
-        if not key.startswith("_"):
+        if not key.startswith("_") and key != "defaults":
             yield from leaves(f"{prefix}{key}.", value) if isinstance(value, dict) else [f"{prefix}{key}"]
 
 
