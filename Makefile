@@ -12,8 +12,8 @@ help:  ## Say what the targets do
 
 venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
 
-compare: $(INSTALLED)  ## Decode held-out text with seven drafters; print the table, write records, a page and pictures
-	$(BIN)/python -m experiments.compare
+compare: $(INSTALLED)  ## Decode held-out text with seven drafters, or suite=all; print the table, write records, a page and pictures
+	$(BIN)/python -m experiments.compare $(if $(suite),+suite=$(suite))
 
 benchmark: $(INSTALLED)  ## Time every way to decode, eager and compiled, beside Hugging Face's; half an hour the first time
 	$(BIN)/python -m experiments.benchmark
