@@ -25,7 +25,8 @@ class Online:
 
     Of every committed token it keeps the target's law, which verification had to compute. When enough have come, a few
     steps on texts drawn from the latest ones change the drafter. Drafts are verified with the very q they were drawn
-    from, and nothing changes within a round: the output's law does not depend on what was learnt.
+    from, and nothing changes within a round: the output's law does not depend on what was learnt,
+    as long as no seed is used twice.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Online:
             raise ValueError(
                 f"drafter.drafter has weights in {wrong.pop()}, too coarse for small steps; allowed: float32, float64"
             )
-        self.law, self.shape = inner.law, inner.shape
+        self.law, self.shape, self.remembers = inner.law, inner.shape, True
         if hasattr(inner, "num_nodes"):
             self.num_nodes = inner.num_nodes
         if hasattr(inner, "keep_drafting"):

@@ -5,6 +5,7 @@ Oliaro et al. (2024) and He et al. (2023); B rows, N <= gamma nodes.
 
 import itertools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ class SuffixLookup:
         self._corpus = SuffixAutomaton()
         for document in [] if corpus is None else tokenised_documents(corpus, target):
             _take_in(self._corpus, document.tolist())
-        self._history = _History(history)
+        self._history, self.remembers = _History(history), history > 0
         self._texts: list[_Text] = []
 
     def num_uniforms(self, gamma: int) -> int:
@@ -94,6 +95,12 @@ class SuffixLookup:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
+
+    def learnt(self) -> dict[str, Any]:
+        return {"history": self._history.copy()}
+
+    def relearn(self, learnt: dict[str, Any]) -> None:
+        self._history = learnt["history"].copy()
 
     def _copy(self, text: "_Text", gamma: int) -> list[int]:
         automaton, place, length = text.longest_match()
@@ -148,6 +155,12 @@ class _History:
         self._outputs: dict[Prompt, list[int]] = {}
         self._expected: list[tuple[Prompt, list[int]]] = []
         self._automaton, self._held = SuffixAutomaton(), dict[Prompt, list[int]]()
+
+    def copy(self) -> "_History":
+        other = _History(self._most)
+        other._outputs = dict(self._outputs)
+        other._expected = [(prompt, list(text)) for prompt, text in self._expected]
+        return other
 
     def expect(self, prompts: list[Prompt], texts: list[list[int]]) -> None:
         """Remember these texts, which grow, once the next generation begins."""

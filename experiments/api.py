@@ -22,6 +22,7 @@ from experiments.assemble import (
 )
 from experiments.completion import Completion, Token
 from experiments.entry_point import status
+from framework.drafter import learning_undone
 from framework.engine import Engine
 from framework.producer import Producer, producers
 from framework.prompts.chat import chat_tokens, is_chat
@@ -111,8 +112,15 @@ class Pair:
     ) -> Iterator[Completion]:
         """The same, and one completion after the prompt was read and after every round: the same one, which has grown.
 
-        Another text must not be begun before this one is finished or given up: the target has one cache.
+        Another text must not be begun before this one is finished or given up: the target has one cache. What a drafter
+        learnt from it is forgotten, since another text may have the same seed.
         """
+        with learning_undone(self.engine.drafter):
+            yield from self._stream(prompt, max_new_tokens, seed, detailed)
+
+    def _stream(
+        self, prompt: str, max_new_tokens: int | None, seed: int | None, detailed: bool
+    ) -> Iterator[Completion]:
         stopping = self.stopping
         if max_new_tokens is not None:
             stopping = replace(stopping, max_new_tokens=max_new_tokens)

@@ -24,7 +24,7 @@ from experiments.measurement import Plan, Subject
 from experiments.ranks import begun
 from framework.compiled import why_not
 from framework.draft import Law, Shape
-from framework.drafter import Drafter, most_nodes
+from framework.drafter import Drafter, learns, most_nodes
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.pretrained import device_named
@@ -114,7 +114,7 @@ def _keys_of(cfg: DictConfig, name: str) -> Iterator[None]:
         message = str(error.__cause__ or error)
         if "drafters" not in cfg or "drafter." not in message:
             raise
-        raise ValueError(message.replace("drafter.", f"drafters.{name}.")) from error
+        raise ValueError(re.sub(r"(?<![\w.])drafter\.", f"drafters.{name}.", message)) from error
 
 
 def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:
@@ -300,6 +300,7 @@ def build_engine(cfg: DictConfig, drafter: Drafter, target: Target, sampling: Sa
         ValueError: they do not fit one another.
     """
     gamma_policy: GammaPolicy = build(cfg.gamma)
+    compiled = compiled and not (cfg.engine.compile == "auto" and learns(drafter))
     check_tree(drafter, gamma_policy.max_gamma, target.model.context)
     return Engine(
         target=target,

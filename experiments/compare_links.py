@@ -4,17 +4,20 @@ Bytes and acceptance are counted; times follow from them, for the machines and l
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
 from experiments.assemble import (
+    build,
     build_engine,
     build_prompts,
     build_sampling,
@@ -57,18 +60,17 @@ def count(cfg: DictConfig, laws: list[dict[str, int | None]]) -> list[Sent]:
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
-    check_basics(cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "target.context"])
+    nodes = check_before_loading(cfg, laws)
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
     sampling = build_sampling(cfg)
     with status("loading the target"):
         target = build_target(cfg)
     prompts = [list(prompt.tokens) for prompt in build_prompts(cfg, target).prompts]
     stopping, found = build_stopping(cfg, target), []
-    for law in laws:
-        node = OmegaConf.merge(cfg.drafter, {"drafter": law})
-        drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)  # type: ignore[dict-item]
-        if not hasattr(drafter, "bytes_up"):
-            raise ValueError(f"drafter is {cfg.drafter._target_}, which sends nothing; allowed: drafter=remote")
-        engine = build_engine(cfg, drafter, target, sampling, compiled=False)
+    for law, node in zip(laws, nodes, strict=True):
+        drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)
+        engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
         tally, up, down = engine.new_tally(detailed=True), 0, 0
         with status(f"decoding with {law}"):
             for number, prompt in enumerate(prompts):
@@ -83,6 +85,39 @@ def count(cfg: DictConfig, laws: list[dict[str, int | None]]) -> list[Sent]:
                  up_per_drafted=up / drafted, down=down / tally.committed, down_per_round=down / tally.num_rounds)
         )  # fmt: skip
     return found
+
+
+def check_before_loading(cfg: DictConfig, laws: list[dict[str, int | None]]) -> list[DictConfig]:
+    """Everything that can be wrong without a model; returns the drafter's node for every way to send laws.
+
+    Raises:
+        ValueError: the message names the yaml key.
+    """
+    check_basics(
+        cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "prompts.first_tokens", "target.context"]
+    )
+    if not str(cfg.drafter._target_).endswith(".Remote"):
+        raise ValueError(f"drafter is {cfg.drafter._target_}, which sends nothing; allowed: drafter=remote")
+    if not {"top_k", "bits"} <= set(cfg.drafter.drafter):
+        raise ValueError("drafter.drafter has no top_k and bits; allowed: drafter@drafter.drafter=small_transformer")
+    if not laws or any(not isinstance(law, dict) or set(law) != {"top_k", "bits"} for law in laws):
+        raise ValueError(f"laws is {laws}; allowed: a list of {{top_k: ..., bits: ...}}")
+    numbers: dict[str, tuple[Any, float]] = {f"times.{name}": (value, 0) for name, value in cfg.times.items()}
+    for name, link in cfg.links.items():
+        numbers[f"links.{name}.megabits_per_second"] = (link.megabits_per_second, 0)
+        numbers[f"links.{name}.latency_ms"] = (link.latency_ms, -1e-9)  # 0 is allowed
+    for key, (value, above) in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
+            raise ValueError(f"{key} is {value!r}; allowed: a number {'>= 0' if above else '> 0'}")
+    if build(cfg.gamma).max_gamma < 1:
+        raise ValueError("gamma.gamma is 0, which sends nothing; allowed: a whole number >= 1")
+    nodes = []
+    for law in laws:
+        node = OmegaConf.merge(cfg.drafter, {"drafter": law})
+        assert isinstance(node, DictConfig)
+        check_parts(cfg, {"drafter": node})
+        nodes.append(node)
+    return nodes
 
 
 def best_over(sent: Sent, link: DictConfig, times: DictConfig) -> tuple[int, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hydra
 import numpy as np
+import torch
 from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
@@ -52,7 +53,11 @@ def draw(cfg: DictConfig) -> Drawn:
     Raises:
         ValueError, OSError, ImportError: the message names the yaml key.
     """
-    check_basics(cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "target.context"])
+    check_basics(
+        cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "prompts.first_tokens", "target.context"]
+    )
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
     source = build(cfg.prompts.source)
     if not isinstance(getattr(source, "rows", None), int):
         raise ValueError(f"prompts.source is {cfg.prompts.source._target_}; allowed: that of prompts=digits")
@@ -64,7 +69,7 @@ def draw(cfg: DictConfig) -> Drawn:
     whole = {text.name: text.text for text in Digits(split=source.split, rows=SIDE).texts()}
     given, seeds = [list(prompt.tokens) for prompt in prompts], [cfg.seed + i for i in range(len(prompts))]
     stopping = build_stopping(cfg, target)
-    decoder = build_engine(cfg, drafter, target, sampling, compiled=False)
+    decoder = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
     with status("drawing"):
         plain = Autoregressive(target=target, sampling=sampling).generate(given, stopping=stopping, seeds=seeds)
         speculative = decoder.generate(given, stopping=stopping, seeds=seeds, detailed=True)
@@ -78,7 +83,11 @@ def draw(cfg: DictConfig) -> Drawn:
     assert speculative.tally is not None
     metrics = speculative.tally.metrics()
     broken = {name: sum(levels_of(text) is None for text in texts) for name, texts in decoded.items()}
-    numbers = [f"{name} {metrics[name]:.3f}" for name in ("alpha/overlap", "alpha/empirical", "tau") if metrics[name]]
+    numbers = [
+        f"{name} {metrics[name]:.3f}"
+        for name in ("alpha/overlap", "alpha/empirical", "tau")
+        if metrics[name] is not None
+    ]
     words = (
         f"{', '.join(numbers)}; no whole image: {broken['target']} of {len(prompts)} plain, {broken['speculative']} "
         "speculative"

@@ -42,7 +42,7 @@ def policy_panels(groups: Iterable[Group]) -> list[PolicyPanel]:
                 by_drafter.setdefault(str(record["point"].get("drafter")), []).append((label, record))
         for drafter, rows in by_drafter.items():
             policies = {str(record["point"].get("gamma_policy")) for _, record in rows}
-            if len(policies) > 1:
+            if len(policies) > 1 and not policies <= {"fixed", "fixed_8"}:
                 rows.sort(key=lambda row: -row[1]["metrics"]["speedup/attainable"])
                 labels = [label.removeprefix(drafter).strip() for label, _ in rows]
                 oracle = max(record["metrics"]["speedup/oracle_gamma"] for _, record in rows)

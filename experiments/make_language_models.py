@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from experiments.assemble import build, register_resolvers
 from experiments.entry_point import one_line_errors
+from experiments.knobs import check_kind, check_whole
 from experiments.pretraining import TokenisedText, Windows, encode, spread, train_models, train_tokenizer
 
 register_resolvers()
@@ -39,6 +40,8 @@ def read_text(cfg: DictConfig) -> TokenisedText:
 @hydra.main(version_base="1.3", config_path="../conf", config_name="language_models")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
+        check_kind("every_byte", cfg.every_byte, [bool])
+        check_whole("data.stride", cfg.data.stride, least=1, most=cfg.data.window + 1)
         Path(cfg.workdir).mkdir(parents=True, exist_ok=True)
         print("reading and tokenising the text", flush=True)
         text = read_text(cfg)

@@ -41,7 +41,7 @@ from experiments.timing import (
 from experiments.traced_text import traced_text
 from framework.autoregressive import Autoregressive
 from framework.draft import Outcome
-from framework.drafter import learning_undone, learns
+from framework.drafter import learning_undone, remembers
 from framework.engine import Engine
 from framework.prompts.prompt_set import PromptSet
 from framework.sampling import Sampling
@@ -184,7 +184,7 @@ def measure(
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     origin = provenance(target.device) | {"started": started, "ranks": ranks.size}
     for subject in subjects:
-        if ranks.size > 1 and learns(subject.engine.drafter):
+        if ranks.size > 1 and remembers(subject.engine.drafter):
             raise ValueError(
                 f"{subject.point.name} learns from every prompt, and {ranks.size} ranks would see some of them each; "
                 "measure it with one, or choose another drafter"
@@ -296,6 +296,8 @@ class _Bench:
         is_first = batch.number == self.ranks.number
         if is_first:
             self._tell_costs(seen)
+        if YARDSTICK in seen.errors:
+            return
         for subject in self.alive:
             if subject.point.name not in seen.errors:
                 with self._catching(subject.point.name, seen):
@@ -335,7 +337,7 @@ class _Bench:
             subject.tally.add(seen.tallies[name])
             if name in seen.inner_tallies:
                 inner = seen.inner_tallies[name]
-                subject.inner_tally = subject.inner_tally or replace(inner)  # the same settings, and no counts yet
+                subject.inner_tally = subject.inner_tally or inner.emptied()
                 subject.inner_tally.add(inner)
             # As many as one rank alone would have looked at.
             subject.divergences += seen.divergences[name][: POSITIONS - len(subject.divergences)]
@@ -356,7 +358,10 @@ class _Bench:
         if not asking:
             return
         batch = seen.batch
-        plain = self.decoders[YARDSTICK].generate(batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds)
+        with self._catching(YARDSTICK, seen):
+            plain = self.decoders[YARDSTICK].generate(batch.prompts, stopping=self.plan.stopping, seeds=batch.seeds)
+        if YARDSTICK in seen.errors:
+            return
         for subject in asking:
             with self._catching(subject.point.name, seen):
                 parts = self._parts(subject.engine, batch, plain.tokens, COSTS_REPEATS, every_depth=True)

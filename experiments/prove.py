@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from experiments.assemble import register_resolvers
 from experiments.entry_point import one_line_errors, status
-from experiments.help_text import register_help
 from experiments.knobs import check_kind, check_whole
 from experiments.negative_controls import Caught, controls
 from experiments.proof_matrix import FALSE_ALARM, Cell, Prover
@@ -22,7 +22,7 @@ from framework.conformance.verifier_checks import ROUNDING, SAMPLINGS
 LEAST_SAMPLES = 20_000  # with fewer, most continuations are too rare to be counted by themselves
 MOST_CONTINUATIONS = 20_000  # that a chi-square test counts
 
-register_help()
+register_resolvers()
 
 
 def cell_table(title: str, cells: Sequence[Cell], parts: Sequence[str]) -> Table:

@@ -31,23 +31,25 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
     """Every drafter at every value of what is varied: the value, the drafter's name, and what was counted.
 
     Raises:
-        ValueError: a prompt without a reference, a drafter that reads a model, or one that drafts trees.
+        ValueError: a prompt without a reference, a drafter that drafts on the device or a tree, or a wrong setting.
     """
     check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
+    varied = variations(cfg)
+    for each in varied.values():
+        build(each.prompts.source), build(each.gamma), [build(node) for node in each.drafters.values()]
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
-    factories = {str(name): build(node) for name, node in cfg.drafters.items()}
-    gamma_policy = build(cfg.gamma)
     with status("loading the target's tokenizer"):
         target = build_target(cfg)
-    drafters: dict[str, Drafter] = {name: factory(target=target) for name, factory in factories.items()}
-    for name, drafter in drafters.items():
-        if not drafts_on_host(drafter) or hasattr(drafter, "num_nodes"):
-            raise ValueError(f"drafters.{name} reads a model, or drafts a tree; allowed: drafters that copy text")
-    for value in cfg.vary.over if cfg.vary else [""]:
-        if cfg.vary:
-            OmegaConf.update(cfg, cfg.vary.key, value)
-        prompts, written = references(cfg, target)
+    for value, each in varied.items():
+        prompts, written = references(each, target)
+        gamma_policy = build(each.gamma)
+        drafters: dict[str, Drafter] = {str(name): build(node)(target=target) for name, node in each.drafters.items()}
+        for name, drafter in drafters.items():
+            if not drafts_on_host(drafter) or hasattr(drafter, "num_nodes"):
+                raise ValueError(
+                    f"drafters.{name} drafts on the device, or a tree; allowed: drafters that find chains on the host"
+                )
         for name, drafter in drafters.items():
             engine = Engine(
                 target=written,
@@ -62,7 +64,28 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
                 found = engine.generate([prompt], stopping=stopping, seeds=[0]).tally
                 assert found is not None
                 tally.add(found)
-            yield str(value), name, tally
+            yield value, name, tally
+
+
+def variations(cfg: DictConfig) -> dict[str, DictConfig]:
+    """The config with every value of what is varied, by that value.
+
+    Raises:
+        ValueError: what is varied is no key, or has no values.
+    """
+    if cfg.vary is None:
+        return {"": cfg}
+    if not isinstance(cfg.vary, DictConfig) or not OmegaConf.is_list(cfg.vary.get("over")) or not cfg.vary.over:
+        raise ValueError(f"vary is {cfg.vary}; allowed: a key and, as over, a list of its values; or vary=null")
+    if OmegaConf.select(cfg, str(cfg.vary.key)) is None:
+        raise ValueError(
+            f"vary.key is {cfg.vary.key!r}, which this config does not have; allowed: one it has, or vary=null"
+        )
+    found = {}
+    for value in cfg.vary.over:
+        found[str(value)] = cfg.copy()
+        OmegaConf.update(found[str(value)], cfg.vary.key, value)
+    return found
 
 
 def references(cfg: DictConfig, target: Target) -> tuple[list[list[int]], Target]:

@@ -98,7 +98,7 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
     if "training" not in cfg:
         raise ValueError(
             f"drafter is {drafter!r}, which is not trained{INSTEAD.get(drafter, '')}; allowed: "
-            f"{', '.join(yamls('training'))}"
+            f"{', '.join(name for name in yamls('training') if name in yamls('drafter'))}, or training=stop_head"
         )
     if cfg.data not in DATA:
         raise ValueError(f"data is {cfg.data!r}; allowed: {', '.join(DATA)}")

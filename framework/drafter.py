@@ -97,12 +97,14 @@ class Rewindable(Drafter, Protocol):
         ...
 
 
-class Learner(Drafter, Protocol):
-    """Optional: a drafter that learns while it drafts. Rounds are then no programs, which hold weights as they were."""
+class Remembering(Drafter, Protocol):
+    """Optional: a drafter whose drafts depend on earlier generations.
 
-    def learn(self, sequences: Sequences) -> None:
-        """Called after every round. May change how it drafts, and then drafts as if begun with these sequences."""
-        ...
+    Their seeds must be others than those of what it drafts now: what a seed's draws left must not be judged by them.
+    """
+
+    remembers: bool
+    """Whether they do."""
 
     def learnt(self) -> dict[str, Any]:
         """A copy of all that it has learnt, and of what it will learn from."""
@@ -113,6 +115,19 @@ class Learner(Drafter, Protocol):
         ...
 
 
+class Learner(Remembering, Protocol):
+    """Optional: a drafter that learns while it drafts. Rounds are then no programs, which hold weights as they were."""
+
+    def learn(self, sequences: Sequences) -> None:
+        """Called after every round. May change how it drafts, and then drafts as if begun with these sequences."""
+        ...
+
+
+def remembers(drafter: Drafter) -> TypeGuard[Remembering]:
+    """Whether its drafts depend on earlier generations."""
+    return getattr(drafter, "remembers", False)
+
+
 def learns(drafter: Drafter) -> TypeGuard[Learner]:
     """Whether it is a Learner."""
     return hasattr(drafter, "learn")
@@ -121,11 +136,11 @@ def learns(drafter: Drafter) -> TypeGuard[Learner]:
 @contextmanager
 def learning_undone(drafter: Drafter) -> Iterator[None]:
     """Afterwards, a drafter knows what it knew before."""
-    before = drafter.learnt() if learns(drafter) else None
+    before = drafter.learnt() if remembers(drafter) else None
     try:
         yield
     finally:
-        if before is not None and learns(drafter):
+        if before is not None and remembers(drafter):
             drafter.relearn(before)
 
 

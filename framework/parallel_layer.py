@@ -66,14 +66,14 @@ class ParallelLayer(nn.Module):
         Returns:
             [..., depth, V] logits before temperature.
         """
-        masks = self.masks[:depth]
-        hidden = hidden.to(masks.dtype)
-        embedded = self._embedded(pending.clamp(min=0, max=self._last_known)).to(masks.dtype)
+        masks, device = self.masks[:depth], hidden.device
+        hidden = hidden.to(masks)  # the output layer's device, which may be another
+        embedded = self._embedded(pending.clamp(min=0, max=self._last_known)).to(masks)
         first = self.join(torch.cat([hidden, embedded], -1))
         states = torch.cat([(first + masks[0]).unsqueeze(-2), masks[1:].expand(*first.shape[:-1], -1, -1)], -2)
         states = states + self._attended(self.attention_norm(states))
         states = states + self.mlp_out(functional.silu(self.mlp_in(self.mlp_norm(states))))
-        return self._scored(hidden.unsqueeze(-2) + self.change(self.last_norm(states)))[..., : self._width]
+        return self._scored(hidden.unsqueeze(-2) + self.change(self.last_norm(states)))[..., : self._width].to(device)
 
     def _attended(self, states: Tensor) -> Tensor:
         """[..., D, H]: every slot sees itself and those before it."""

@@ -99,16 +99,18 @@ def start_peer(
     process = context.Process(target=_run, args=arguments, daemon=True)
     process.start()
     give_up = time.monotonic() + SECONDS_TO_LOAD
-    while not store.check(["ready"]):
-        if not process.is_alive() or time.monotonic() > give_up:
-            process.kill()
-            raise PeerLost("the drafter's process ended before it was ready")
-        time.sleep(0.005)
-    channel = Channel(store, rank=DOWN, timeout=timeout, link=link)
-    kind, arrays = channel.receive()
-    if kind == Kind.ERROR:
+    try:
+        while not store.check(["ready"]):
+            if not process.is_alive() or time.monotonic() > give_up:
+                raise PeerLost("the drafter's process ended before it was ready")
+            time.sleep(0.005)
+        channel = Channel(store, rank=DOWN, timeout=timeout, link=link)
+        kind, arrays = channel.receive()
+        if kind == Kind.ERROR:
+            raise error_of(arrays)
+    except BaseException:  # nobody would ask it, nor end it
         process.kill()
-        raise error_of(arrays)
+        raise
     channel.sent = channel.received = 0
     return process, channel, Law(int(arrays[0][0]))
 

@@ -57,6 +57,10 @@ class Tally:
         most = self.max_gamma if self.max_nodes is None else self.max_nodes
         self.passes = np.zeros(most + 1)
 
+    def emptied(self) -> "Tally":
+        """Another one of the same settings, without counts."""
+        return Tally(**{name: getattr(self, name) for name in SETTINGS})
+
     def observe(self, readout: Readout) -> None:
         """Count one round of the rows that took part in it."""
         rows = zip(readout.active, readout.offered, readout.accepted, readout.lost, strict=True)

@@ -24,6 +24,12 @@ from framework.verifiers.standard import standard_rule
 KNOBS = {"num_positions": 3, "discount": 0.5, "ranks": 4, "every": 1}
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+
 @pytest.mark.parametrize("family", ["llama", "t5"])
 @torch.no_grad()
 def test_untrained_it_scores_as_the_output_layer_does(family):

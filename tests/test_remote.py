@@ -183,8 +183,9 @@ class Asleep:
 
 @pytest.mark.parametrize("lost", ["killed", "asleep"])
 def test_a_lost_peer_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost):
+    factory, timeout_s = (LOOKUP, 60) if lost == "killed" else (Asleep, 5)  # a killed one shows at once
     for when_lost in ("error", "plain"):
-        drafter = remote(target, LOOKUP if lost == "killed" else Asleep, timeout_s=3, when_lost=when_lost)
+        drafter = remote(target, factory, timeout_s=timeout_s, when_lost=when_lost)
         decoder, rounds = engine(target, drafter), []
 
         def strike(outcome, drafter=drafter, rounds=rounds):

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from drafters.input_copy import InputCopy
 from experiments import replay
@@ -45,22 +44,36 @@ def test_the_command_prints_a_row_per_drafter_and_rate(tmp_path: Path, monkeypat
     arguments = ["target=pretrained", f"target.path={tmp_path}/target", "target.dtype=float32", "device=cpu",
                  f"prompts.source.folder={tmp_path}", "prompts.source.split=train", "prompts.source.lines=3",
                  "vary.over=[0.0,1.0]", "max_new_tokens=20", f"hydra.run.dir={tmp_path}/out"]  # fmt: skip
-    split = [entry.replace("split=train", "split=held_out") for entry in arguments]
-    for given in (arguments, split):  # the one that the file's name falls into
-        monkeypatch.setattr(sys, "argv", ["replay", *given])
-        try:
-            replay.main()
-            break
-        except SystemExit:
-            continue
+    monkeypatch.setattr(sys, "argv", ["replay", *arguments])
+    replay.main()
     rows = (tmp_path / "out" / "table.md").read_text().splitlines()[2:]
     assert [row.split(" | ")[:2] for row in rows] == [
         [f"| {rate}", drafter]
         for rate in ("0.0", "1.0")
         for drafter in ("input_copy", "prompt_lookup", "suffix_lookup")
     ]
-    assert torch.tensor([float(row.split(" | ")[3]) for row in rows]).min() >= 1
-    monkeypatch.setattr(sys, "argv", ["replay", *given, "+drafter@drafters.other=uniform_random"])
+    tau = [float(row.split(" | ")[3]) for row in rows]
+    assert tau[0] > tau[3], "a text with typos is copied less well"
+    deeper = [entry.replace("vary.over=[0.0,1.0]", "vary.over=[1,8]") for entry in arguments] + ["vary.key=gamma.gamma"]
+    monkeypatch.setattr(sys, "argv", ["replay", *deeper])
+    replay.main()
+    rows = (tmp_path / "out" / "table.md").read_text().splitlines()[2:]
+    assert float(rows[3].split(" | ")[3]) > 2 >= float(rows[0].split(" | ")[3]), "what is varied counts"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+drafter@drafters.other=uniform_random", "drafters.other drafts on the device, or a tree; allowed: "),
+        ("vary.over=[]", "allowed: a key and, as over, a list of its values; or vary=null"),
+        ("vary.key=no.such", "vary.key is 'no.such', which this config does not have; allowed: "),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(tmp_path: Path, monkeypatch, capsys, override: str, message: str) -> None:
+    save_tiny(tmp_path / "target", seed=1)
+    arguments = ["target=pretrained", f"target.path={tmp_path}/target", "target.dtype=float32", "device=cpu",
+                 "prompts.count=1", "vary.over=[0.0]", "max_new_tokens=20", f"hydra.run.dir={tmp_path}/out"]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["replay", *arguments, override])
     with pytest.raises(SystemExit):
         replay.main()
-    assert "drafters.other reads a model, or drafts a tree" in capsys.readouterr().err
+    assert message in " ".join(capsys.readouterr().err.split())

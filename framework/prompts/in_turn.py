@@ -22,8 +22,8 @@ class InTurn:
             ValueError: no source, or not a number >= 1 for each of them.
         """
         for name, numbers in (("counts", counts), ("joined", joined)):
-            whole = all(isinstance(number, int) and number >= 1 for number in numbers)
-            if not sources or len(numbers) != len(sources) or not whole:
+            whole = isinstance(numbers, list) and all(type(number) is int and number >= 1 for number in numbers)
+            if not whole or not sources or len(numbers) != len(sources):
                 raise ValueError(f"{key(name)} is {numbers}; allowed: a whole number >= 1 for each of {key('sources')}")
         self.sources, self.counts, self.joined, self.seed = sources, counts, joined, seed
 

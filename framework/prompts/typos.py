@@ -32,9 +32,9 @@ class Typos:
             ValueError: an unknown split, or a number out of its range.
             FileNotFoundError: this Python ships without its sources.
         """
-        if lines < 2:
+        if not isinstance(lines, int) or lines < 2:
             raise ValueError(f"{key('lines')} is {lines!r}; allowed: a whole number >= 2")
-        if not 0 <= rate <= 1:
+        if not isinstance(rate, int | float) or not 0 <= rate <= 1:
             raise ValueError(f"{key('rate')} is {rate!r}; allowed: a number in [0, 1]")
         self._files = StandardLibrary(split=split, folder=folder)
         self._lines, self._rate, self._seed = lines, rate, seed
