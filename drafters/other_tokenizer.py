@@ -101,7 +101,9 @@ class OtherTokenizer:
         ]
         needed = max(map(len, texts)) + gamma + 1
         if needed > self._capacity:
-            self._capacity = 1 << needed.bit_length()
+            # At once for what the rows may become, if the tokenizers do not differ too much.
+            likely = min(self.model.context, 2 * sequences.tokens.shape[1])
+            self._capacity = max(1 << needed.bit_length(), likely)
             self.model.begin(len(texts), self._capacity)
             self._read: list[list[int]] = [[] for _ in texts]
         own = Sequences.from_prompts(texts, width=self._capacity, device=sequences.tokens.device)

@@ -42,14 +42,13 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
     with status("loading the target's tokenizer"):
         target = build_target(cfg)
     for value, each in varied.items():
-        prompts, written = references(each, target)
-        gamma_policy = build(each.gamma)
         drafters: dict[str, Drafter] = {str(name): build(node)(target=target) for name, node in each.drafters.items()}
         for name, drafter in drafters.items():
             if not drafts_on_host(drafter) or hasattr(drafter, "num_nodes"):
                 raise ValueError(
                     f"drafters.{name} drafts on the device, or a tree; allowed: drafters that find chains on the host"
                 )
+        (prompts, written), gamma_policy = references(each, target), build(each.gamma)
         for name, drafter in drafters.items():
             engine = Engine(
                 target=written,

@@ -49,7 +49,7 @@ def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
             prompt += [token]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("online_")])  # they are refused
 def test_every_drafter_keeps_its_contract(name):
     target = tiny_target("t5", vocabulary=5)
     check_drafter(tiny_factory(name, 5), target=target, samples=2000).require()

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor
 
 from experiments.tiny_drafters import NAMES, tiny_factory
 from framework.autoregressive import Autoregressive
 from framework.draft import Draft, Law, Shape
-from framework.drafter import Drafter
+from framework.drafter import Drafter, learns
 from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.generation import Generation
@@ -123,6 +124,8 @@ def test_rows_do_not_depend_on_their_batch(name, sampling):
     """
     target = tiny_target(dtype=torch.float64)
     decoder = engine(target, build_drafter(name, target), 3, sampling)
+    if learns(decoder.drafter) and not sampling.greedy:
+        pytest.skip("it learns from all rows of a batch, so that tokens depend on them; their law does not")
     stopping, dice = Stopping(max_new_tokens=20, eos_ids=(0,)), random.Random(0)
     prompts = [*RAGGED, *([dice.randrange(1, 50) for _ in range(dice.randint(1, 60))] for _ in range(8))]
     alone = [speculative(decoder, [prompt], stopping, seeds=[row]).tokens[0] for row, prompt in enumerate(prompts)]
@@ -179,6 +182,8 @@ def test_memory_does_not_grow_with_the_rounds(name):
     """Of tensors: what was committed is in buffers as wide as they will ever be."""
     target = tiny_target()
     decoder, stopping = engine(target, build_drafter(name, target)), Stopping(max_new_tokens=150)
+    if learns(decoder.drafter):
+        pytest.skip("it keeps what it is to learn from, `buffer` texts at most")
     decoding = decoder.begin(
         [[5, 6, 7]] * 2, stopping=stopping, seeds=[0, 1], detailed=False, stopwatch=Stopwatch(target.device)
     )
@@ -193,7 +198,8 @@ def test_memory_does_not_grow_with_the_rounds(name):
 
 def live_bytes() -> int:
     gc.collect()
-    storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    storages = [each.untyped_storage() for each in tensors if not isinstance(each, FakeTensor)]  # a compiler's own
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from experiments.pairs import Pairs, read_pairs
-from framework.medusa_training import NO_LABEL, MedusaTraining, output_layer_input
+from framework.medusa_training import NO_LABEL, MedusaTraining, labels_behind, output_layer_input
 from framework.prompts.prompt_source import Text
 from framework.tiny_models import tiny_target
 from framework.trainable import FILLER, model_inputs, texts_of
@@ -63,7 +63,7 @@ def test_fillers_change_nothing(target):
 def test_medusas_heads_are_fitted_to_answers(target):
     training = MedusaTraining(target, num_heads=2, output="tied", discount=0.8, ranks=2)
     tokens = pairs_of(target).spread(2)
-    labels = training._labels(tokens)
+    labels = labels_behind(tokens, 2)
     text = texts_of(tokens)
     for row in range(2):
         length = int((text[row] != FILLER).sum())

@@ -29,7 +29,6 @@ def _seeded():
     torch.manual_seed(0)
 
 
-
 @pytest.mark.parametrize("family", ["llama", "t5"])
 @torch.no_grad()
 def test_untrained_it_scores_as_the_output_layer_does(family):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -290,7 +291,7 @@ def test_without_the_library_of_datasets_the_extra_is_named(monkeypatch) -> None
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "conf" / "prompts").glob("*.yaml")), ids=lambda path: path.stem)
 def test_yaml_spells_every_knob_and_its_command(path: Path) -> None:
     first, second = path.read_text().splitlines()[:2]
-    assert first.startswith("# ") and f"prompts={path.stem}" in second
+    assert first.startswith("# ") and re.search(rf"prompts(@\w+)?={path.stem}\b", second)
     config = OmegaConf.load(path)
     source = get_class(config.source._target_)
     assert set(config.source) - {"_target_"} == set(inspect.signature(source).parameters)

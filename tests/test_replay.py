@@ -72,7 +72,8 @@ def test_the_command_prints_a_row_per_drafter_and_rate(tmp_path: Path, monkeypat
 def test_what_cannot_be_replayed_is_said(tmp_path: Path, monkeypatch, capsys, override: str, message: str) -> None:
     save_tiny(tmp_path / "target", seed=1)
     arguments = ["target=pretrained", f"target.path={tmp_path}/target", "target.dtype=float32", "device=cpu",
-                 "prompts.count=1", "vary.over=[0.0]", "max_new_tokens=20", f"hydra.run.dir={tmp_path}/out"]  # fmt: skip
+                 "prompts.count=1", "vary.over=[0.0]", "max_new_tokens=20",
+                 f"hydra.run.dir={tmp_path}/out"]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["replay", *arguments, override])
     with pytest.raises(SystemExit):
         replay.main()

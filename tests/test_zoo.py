@@ -13,6 +13,7 @@ from drafters.small_transformer import SmallTransformer
 from experiments.assemble import ZOO, register_resolvers
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.quality import quality
+from experiments.tiny_drafters import drafter_node
 from framework.autoregressive import Autoregressive
 from framework.drafter import Drafter
 from framework.engine import Engine
@@ -109,7 +110,7 @@ def test_every_drafter_equals_the_yardstick_on_every_held_out_prompt(name, batch
 def _drafter(name: str):
     register_resolvers()
     root = OmegaConf.create({"target": {"dtype": "float32", "attention": "sdpa"}})
-    root.drafter = OmegaConf.load(CONF / "drafter" / f"{name}.yaml")
+    root.drafter = drafter_node(name)
     return instantiate(root.drafter)(target=target())
 
 
