@@ -47,13 +47,13 @@ class EagleStates:
         )
         self._most_unread = 0
 
-    def catch_up(self, sequences: Sequences, gamma: int) -> Tensor:
-        """Read the pairs that are new, at least gamma + 1: [B, H] the state predicted at pending.
+    def catch_up(self, sequences: Sequences, depth: int) -> Tensor:
+        """Read the pairs that are new, at least depth + 1: [B, H] the state predicted at pending.
 
         May be called again before anything is committed, and is the same then.
         """
         # A power of two, so that there are few different passes; pairs that are read again are what they were.
-        num_pairs = min(_power_of_two(max(self._most_unread, gamma + 1)), self._states.shape[1])
+        num_pairs = min(_power_of_two(max(self._most_unread, depth + 1)), self._states.shape[1])
         self._most_unread = 0
         last = sequences.lengths - 2
         start = (last + 1 - num_pairs).clamp(min=0)
