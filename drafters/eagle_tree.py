@@ -36,7 +36,7 @@ class EagleTree:
             if type(value) is not int or value < 1:
                 raise ValueError(f"drafter.{key} is {value!r}; allowed: a whole number >= 1")
         self._states = EagleStates(load_eagle(path, target))
-        self._depth, self._children = depth, min(children, target.vocabulary_size)
+        self.depth, self._children = depth, min(children, target.vocabulary_size)
         self._nodes = min(nodes, self._children + (depth - 1) * self._children**2)
 
     def num_uniforms(self, gamma: int) -> int:
@@ -47,14 +47,14 @@ class EagleTree:
 
     @torch.no_grad()
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._states.begin(sequences, prefill, room=(self._depth - 1) * self._children)
+        self._states.begin(sequences, prefill, room=(self.depth - 1) * self._children)
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         tree = GrowingTree(sequences.num_rows, device=sequences.tokens.device)
-        states = self._states.catch_up(sequences, self._depth).unsqueeze(1)
+        states = self._states.catch_up(sequences, self.depth).unsqueeze(1)
         tree.add(self._states.layer.scored(states), self._children)
-        while tree.depth < self._depth:
+        while tree.depth < self.depth:
             tokens, above = tree.grow(self._children)
             states = states.gather(1, above.unsqueeze(2).expand(-1, -1, states.shape[2]))
             states = self._states.read_level(sequences, states, tokens, tree.sees, depth=tree.depth)
