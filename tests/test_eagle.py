@@ -49,21 +49,36 @@ def predicted_behind(training, target, text, *, depth):
     return training.module.scored(states[0, len(text) - 2 - depth])
 
 
+class InTurn(Fixed):
+    """One gamma after the other."""
+
+    def __init__(self, *gammas):
+        super().__init__(gamma=max(gammas))
+        self._coming = iter(gammas)
+
+    def next_gamma(self):
+        return next(self._coming)
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 @torch.no_grad()
 def test_what_is_drafted_is_what_was_trained(tmp_path, pattern):
     """Round by round, the laws of a draft are those that training predicts so deep, whatever was accepted before."""
     target = tiny_target()
     training = tiny_training(target, save_tiny_eagle(tmp_path, target))
-    drafter, verifier = Witness(Eagle(target, path=str(tmp_path))), Dictated(PATTERNS[pattern])
-    engine = Engine(target=target, drafter=drafter, verifier=verifier, gamma_policy=Fixed(gamma=3), sampling=Sampling())
-    decoding = engine.begin(RAGGED, stopping=Stopping(16), seeds=[0, 1, 2], detailed=False, stopwatch=Stopwatch(CPU))
-    for _ in range(3):
+    drafter, verifier, gammas = Witness(Eagle(target, path=str(tmp_path))), Dictated(PATTERNS[pattern]), (3, 3, 0, 0, 1)
+    engine = Engine(
+        target=target, drafter=drafter, verifier=verifier, gamma_policy=InTurn(*gammas), sampling=Sampling()
+    )
+    decoding = engine.begin(RAGGED, stopping=Stopping(20), seeds=[0, 1, 2], detailed=False, stopwatch=Stopwatch(CPU))
+    for _ in gammas:
         engine.round(decoding)
-    for proposal, (row, depth) in product(drafter.proposals, product(range(3), range(3))):
-        text = proposal.committed[row] + proposal.draft.tokens[row, :depth].tolist()
-        expected = predicted_behind(training, target, text, depth=depth).softmax(0)
-        assert torch.allclose(proposal.draft.probs[row, depth], expected, atol=1e-5), (row, depth)
+    assert [proposal.draft.num_nodes for proposal in drafter.proposals] == [3, 3, 1]
+    for proposal in drafter.proposals:
+        for row, depth in product(range(3), range(proposal.draft.num_nodes)):
+            text = proposal.committed[row] + proposal.draft.tokens[row, :depth].tolist()
+            expected = predicted_behind(training, target, text, depth=depth).softmax(0)
+            assert torch.allclose(proposal.draft.probs[row, depth], expected, atol=1e-5), (row, depth)
 
 
 @torch.no_grad()
