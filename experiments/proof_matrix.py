@@ -30,8 +30,16 @@ ROWS_PER_BATCH = 20_000
 ROWS_PER_ADAPTIVE_BATCH, SMALL_SHARE = 256, 10
 LEAST_ADAPTIVE_SAMPLES = 5000
 GREEDY_SAMPLES = 500  # at temperature 0 there is one continuation
-# Knobs under which a policy moves within a few tokens; the others are those of its yaml.
-LIVELY = {"c": 0.3, "forgetting": 0.5, "probe_every": 2, "threshold": 0.9}
+# Knobs under which a policy moves within a few tokens, whatever the drafter's alpha: it begins in doubt, and drafting
+# is cheap; the others are those of its yaml.
+LIVELY = {
+    "c": 0.1,
+    "prior_accepted": 0.1,
+    "prior_rejected": 2,
+    "forgetting": 0.5,
+    "probe_every": 2,
+    "threshold": 0.9,
+}
 FALSE_ALARM = 1e-9  # of one chi-square test, if the law is right; seeds are fixed
 
 

@@ -33,6 +33,7 @@ def proved(folder: Path, *overrides: str) -> tuple[str, dict]:
     return done.stdout, json.loads((folder / "proof.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_cell_holds(output):
     """Every drafter with every rule at T=1 and T=0, and with its usual one at every setting. Chi-square as below."""
     fixed = [cell for cell in held(output[1]) if cell.gamma_policy == "fixed"]
@@ -66,6 +67,7 @@ def held(proof: dict) -> list[Cell]:
     return cells
 
 
+@pytest.mark.slow
 def test_the_command_prints_every_part(output):
     printed, proof = output
     for name in (*NAMES, *rules(), *yamls("gamma")):
