@@ -34,8 +34,10 @@ class Kept:
 
     def forget(self) -> None:
         """Free its memory, before another is loaded: both may not fit."""
+        was_empty = self._thing is None
         self._made_of, self._thing, self._parts = None, None, {}
-        gc.collect()  # programs hold themselves
+        if not was_empty:
+            gc.collect()  # programs hold themselves
 
     def part(self, made_of: str, make: Callable[[], T]) -> T:
         """What was made for the thing, and goes with it."""

@@ -24,14 +24,22 @@ from framework.verifiers.standard import standard_rule
 from framework.verifiers.verifier import Guarantee, Verifier
 
 PROMPT = [1, 2, 1, 1, 2]
-ROWS_PER_BATCH = 20_000
+ROWS_PER_BATCH = 5_000  # more are no faster: their buffers outgrow the caches
 # What was accepted so far decides the next gamma, for all rows of a batch: few rows make it differ between batches,
 # and are slow, so that one in so many of the samples must do.
 ROWS_PER_ADAPTIVE_BATCH, SMALL_SHARE = 256, 10
 LEAST_ADAPTIVE_SAMPLES = 5000
 GREEDY_SAMPLES = 500  # at temperature 0 there is one continuation
-# Knobs under which a policy moves within a few tokens; the others are those of its yaml.
-LIVELY = {"c": 0.3, "forgetting": 0.5, "probe_every": 2, "threshold": 0.9}
+# Knobs under which a policy moves within a few tokens, whatever the drafter's alpha: it begins in doubt, and drafting
+# is cheap; the others are those of its yaml.
+LIVELY = {
+    "c": 0.1,
+    "prior_accepted": 0.1,
+    "prior_rejected": 2,
+    "forgetting": 0.5,
+    "probe_every": 2,
+    "threshold": 0.9,
+}
 FALSE_ALARM = 1e-9  # of one chi-square test, if the law is right; seeds are fixed
 
 

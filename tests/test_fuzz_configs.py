@@ -121,7 +121,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
     return code, [line for line in err.getvalue().splitlines() if line.strip() and not line.startswith(echo)]
 
 
-@fuzz(90, wild=overrides())
+@fuzz(40, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
     all_needed = {f"drafter={name}": [f"drafter.corpus.folder={tiny_folder}"] for name in ("ngram", "corpus_unigram")}

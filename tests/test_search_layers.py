@@ -349,7 +349,8 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_layer_set(str(tmp_path), target, 2)
 
 
-@pytest.mark.parametrize(("num_layers", "trials"), [(4, 40), pytest.param(7, 200, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_layers", "trials"), [(4, 40), (7, 200)])
 def test_a_search_comes_near_the_best_of_all_sets(num_layers: int, trials: int, tmp_path: Path) -> None:
     """Judging a few per cent of all sets of a random target reaches 98% of the optimum, and no less than uniform."""
     target = tiny_target(num_hidden_layers=num_layers, hidden_size=16, intermediate_size=24)

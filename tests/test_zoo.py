@@ -99,7 +99,7 @@ def test_the_yardstick_equals_hugging_face_on_every_held_out_prompt():
     assert_equal(yardstick(), got)
 
 
-@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_drafter_equals_the_yardstick_on_every_held_out_prompt(name, batch_size):
     got = decoded_with(target(), _drafter(name), prompts(), stopping(), batch_size)
