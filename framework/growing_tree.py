@@ -15,7 +15,8 @@ class GrowingTree:
 
     Every level's most valuable nodes grow children, the likeliest tokens; of all nodes of all levels the most valuable
     ones are kept. No child has more value than its parent, so that with a node its ancestors are kept. Tokens are
-    chosen, not drawn: a tree may then depend on anything, and rows have different ones.
+    chosen, not drawn, and the probabilities are those of temperature 1 at any: a tree of chosen tokens may depend on
+    anything, and rows have different ones.
     """
 
     def __init__(self, num_rows: int, *, device: torch.device):
