@@ -41,7 +41,8 @@ class Finisher:
     The device commits on its own, and the host reads afterwards what it did: the one wait of a round.
 
     Attributes:
-        finish_reasons: per row: eos, stop_string, length or context; "" while it is running.
+        finish_reasons: per row: eos, stop_string, length or context; "" while it is running, and "before" of one that
+            was not active to begin with.
         most_remaining: tokens the row with the most room may still commit; 0 when all rows are finished.
         remaining: [B] int64 tokens each row may still commit; 0 for finished rows.
     """
@@ -55,8 +56,12 @@ class Finisher:
         budgets = [length + stopping.max_new_tokens for length in self._prompt_lengths]
         self._limits = [min(budget, context) for budget in budgets]
         self._limit_reasons = ["length" if budget <= context else "context" for budget in budgets]
-        self.finish_reasons = [""] * len(sequences.texts)
-        remaining = [limit - length for limit, length in zip(self._limits, self._prompt_lengths, strict=True)]
+        running = sequences.active.tolist()
+        self.finish_reasons = ["" if runs else "before" for runs in running]
+        remaining = [
+            (limit - length) * runs
+            for limit, length, runs in zip(self._limits, self._prompt_lengths, running, strict=True)
+        ]
         self.most_remaining = max(remaining)
         self.remaining = torch.tensor(remaining, device=device)
         sequences.active = self.remaining > 0
