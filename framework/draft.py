@@ -305,6 +305,7 @@ class Readout:
         accepted: depth of the deepest node accepted.
         lost: 1 where a node was offered behind that one, and not kept.
         committed: tokens kept, after everything that ends a row.
+        room: how deep the row's budget let a draft be; what was drafted deeper was not offered.
     """
 
     num_nodes: int
@@ -313,3 +314,4 @@ class Readout:
     accepted: list[int]
     lost: list[int]
     committed: list[int]
+    room: list[int]

@@ -71,6 +71,12 @@ class Finisher:
         """Per row, what was committed beyond the prompt, as far as it was read."""
         return [text[length:] for text, length in zip(self._sequences.texts, self._prompt_lengths, strict=True)]
 
+    @property
+    def left(self) -> list[int]:
+        """Per row, `remaining` as far as the host has read."""
+        rows = zip(self._limits, self._sequences.texts, self.finish_reasons, strict=True)
+        return [0 if reason else limit - len(text) for limit, text, reason in rows]
+
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
         return torch.isin(tokens, self._eos)
@@ -138,10 +144,8 @@ class Finisher:
             if self.finish_reasons[row] == "stop_string":
                 self._take_back(row, excess)
                 drawn[row][0] -= excess
-        texts = self._sequences.texts
-        still_open = zip(self._limits, texts, self.finish_reasons, strict=True)
-        self.most_remaining = max(0 if reason else limit - len(text) for limit, text, reason in still_open)
-        self._sequences.longest = max(map(len, texts))
+        self.most_remaining = max(self.left)
+        self._sequences.longest = max(map(len, self._sequences.texts))
         return [[row[column] for row in drawn] for column in (0, *range(2, first))]
 
     def _note(self, row: int, block: list[int]) -> int:
