@@ -176,13 +176,7 @@ def _beams(run: Timed) -> list[tuple[tuple[int, ...], float]]:
 
 def _added(runs: list[Timed]) -> Tally:
     """The counts of all prompts together."""
-    (first, *others) = [run.generation.tally for run in runs]
-    assert first is not None
-    total = Tally(first.max_gamma, first.max_nodes, shape=first.shape, token_rule=first.token_rule)
-    for tally in (first, *others):
-        assert tally is not None
-        total.add(tally)
-    return total
+    return Tally.total(run.generation.tally for run in runs if run.generation.tally is not None)
 
 
 def check_before_loading(cfg: DictConfig) -> None:
