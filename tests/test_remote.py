@@ -2,6 +2,7 @@
 
 import gc
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -150,6 +151,24 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
         assert got.tally.counts() == expected.tally.counts()
     assert got.tokens == plain(target)
     assert away.bytes_up > 0 and away.bytes_down > 0
+
+
+def test_an_outcome_is_read_while_it_is_lent(target):
+    """Its tensors may hold another round's numbers once `observe` has returned."""
+    away, here = remote(target, LOOKUP), LOOKUP(target=target)
+
+    class Returned(Remote):
+        def __init__(self):
+            self.__dict__ = away.__dict__
+
+        def observe(self, sequences, outcome):
+            super().observe(
+                sequences, lent := replace(outcome, stop=outcome.stop + 0, num_committed=outcome.num_committed + 0)
+            )
+            lent.stop.fill_(77), lent.num_committed.fill_(77)
+
+    got, expected = generated(target, Returned()), generated(target, here)
+    assert got.tokens == expected.tokens and got.tally.counts() == expected.tally.counts()
 
 
 def test_a_link_takes_its_time(target):
