@@ -233,6 +233,13 @@ def test_a_process_ends_with_the_drafter_that_asks_it(target):
     assert not process.is_alive()
 
 
+class Learning(Asleep):
+    """A drafter that would be told of laws."""
+
+    def learn(self, sequences):
+        pass
+
+
 BORROWER = partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1)
 BRANCHING = partial(TransformerTree, branching=[2], children="iid")
 
@@ -243,8 +250,9 @@ BRANCHING = partial(TransformerTree, branching=[2], children="iid")
         (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), "max_ngram is 0; allowed: "),
         (BORROWER, "drafter needs the target itself"),
         (BRANCHING, "drafter drafts CHAINS; allowed: a CHAIN"),
+        (Learning, "drafter is a Learning: it learns from the target's laws, which are in another process; allowed: "),
     ],
-    ids=["knob", "borrower", "tree"],
+    ids=["knob", "borrower", "tree", "learner"],
 )
 def test_what_the_drafter_says_is_said_here(target, small, factory, message):
     if factory is BRANCHING:
