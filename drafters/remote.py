@@ -27,6 +27,9 @@ class Remote:
     was rounded before (`bits`). A link's latency and bandwidth are waited for. A peer that is lost ends the
     generation with an error, or is done without.
 
+    The peer is a Python process that imports the script it was started from: one that builds a Remote does its work
+    under `if __name__ == "__main__":`.
+
     Attributes:
         bytes_down: sent to the peer since the last `begin`, its prompts included.
         bytes_up: received from it since then.

@@ -103,7 +103,7 @@ def start_peer(
     try:
         while not store.check(["ready"]):
             if not process.is_alive() or time.monotonic() > give_up:
-                raise PeerLost("the drafter's process ended before it was ready")
+                raise PeerLost("it ended before it was ready; a script starts it under `if __name__ == '__main__':`")
             time.sleep(0.005)
         channel = Channel(store, rank=DOWN, timeout=timeout, link=link)
         kind, arrays = channel.receive()
