@@ -38,7 +38,7 @@ class Medusa:
         """
         PositionsAtOnce.check_form(form)
         self._heads, accuracies = load_heads(path, target)
-        self._longest_text = target.model.context  # of a text, heads read the target's states
+        self._longest_text = target.model.context  # heads read the target's states
         self._positions = PositionsAtOnce(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
         self.law, self.shape = self._positions.law, self._positions.shape
         self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes

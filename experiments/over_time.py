@@ -19,7 +19,7 @@ from experiments.publish import relative
 from experiments.records import Record, load_records
 
 LATE = slice(30, 60)  # prompts behind the switch over which the recovery is taken: the 31st to the 60th
-MEASURING = ("tracker", "threads", "repeats", "hugging_face", "share_cores")
+MEASURING = ("tracker", "threads", "repeats", "hugging_face", "share_cores")  # keys that change nothing decoded
 SMOOTHED = 7  # prompts in a point of the picture
 FILE = "over_time"
 NOTE = (
