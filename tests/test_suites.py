@@ -55,5 +55,5 @@ def test_a_suite_is_what_its_command_says(suite: str) -> None:
     for name, node in cfg.drafters.items():
         yaml = OmegaConf.load(CONF / "drafter" / f"{chosen[str(name)]}.yaml")
         assert get_class(node._target_) is get_class(yaml._target_)
-        for path in embedded(OmegaConf.to_container(node), zoo):
+        for path in embedded(OmegaConf.to_container(node, resolve=True), zoo):
             assert path.exists() and path.parent == beside, f"{name}: {path}"
