@@ -73,7 +73,7 @@ def load_part(
     except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
         raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {error}") from error
     raise ValueError(
-        f"drafter.path is {path!r}, whose {name} are for the target with the fingerprint "
+        f"drafter.path is {path!r}, made for the target with the fingerprint "
         f"{facts['target_fingerprint']}; this one's is {target.fingerprint} (a dtype that rounds its weights makes "
         f"another one of it). Train for it: python -m experiments.train drafter={drafter} target=..."
     )
