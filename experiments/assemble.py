@@ -211,8 +211,8 @@ def check_tree(drafter: Drafter, gamma: int, context: int) -> None:
     depth = getattr(drafter, "depth", 0)
     if depth > gamma:
         raise ValueError(
-            f"drafter.branching describes a tree {depth} deep, and gamma is {gamma}; allowed: at most gamma deep. "
-            "Shorten it, or raise gamma.gamma (gamma.max_gamma)"
+            f"the drafter's tree is {depth} deep, and gamma is {gamma}; allowed: at most gamma deep. Shorten it "
+            "(drafter.branching, drafter.depth), or raise gamma.gamma (gamma.max_gamma)"
         )
     num_nodes = most_nodes(drafter, gamma)
     if num_nodes >= context:

@@ -11,6 +11,7 @@ from torch import Tensor
 from experiments.tiny_drafters import tiny_factory
 from framework import device_round as loop
 from framework.autoregressive import Autoregressive
+from framework.cache_slots import Slots
 from framework.cached_lm import CachedLM
 from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
@@ -90,13 +91,13 @@ def _path_left_behind(faulty: bool) -> float:
 
 def _seen_siblings(faulty: bool) -> float:
     """A node of a tree sees all nodes before it, as on a chain."""
-    honest = CachedLM._tree_mask
+    honest = Slots.tree_mask
 
-    def mask(self: CachedLM, start: Tensor, sees: Tensor, visible: int) -> Tensor:
+    def mask(self: Slots, start: Tensor, sees: Tensor, visible: int, dtype: torch.dtype) -> Tensor:
         before = sees.int().flip(2).cummax(2).values.flip(2).bool()  # itself is the last node that a node sees
-        return honest(self, start, before, visible)
+        return honest(self, start, before, visible, dtype)
 
-    return _unlike_plain(lambda target: patch.object(CachedLM, "_tree_mask", mask), faulty, "transformer_tree")
+    return _unlike_plain(lambda target: patch.object(Slots, "tree_mask", mask), faulty, "transformer_tree")
 
 
 def _unseen_eos(faulty: bool) -> float:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.assemble import DrafterFactory, build
 from framework.conditioned_decoder import num_decoder_layers
 from framework.drafter import Drafter
+from framework.eagle_layer import EagleLayer, save_eagle
 from framework.layer_set import LayerSet, save_layer_set
 from framework.medusa_heads import MedusaHeads, save_heads
 from framework.parallel_layer import ParallelLayer, save_layer
@@ -79,13 +80,25 @@ def save_tiny_layer(folder: Path, target: Target) -> Path:
     return folder
 
 
+def save_tiny_eagle(folder: Path, target: Target) -> Path:
+    """Write a random layer that predicts states."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        save_eagle(folder, EagleLayer(target), target=target)
+    return folder
+
+
+# Folders that trainings write, and what stands in for each.
+TRAINED = {"outputs/train/parallel": save_tiny_layer, "outputs/train/eagle": save_tiny_eagle}
+
+
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     if isinstance(value, str) and value.startswith("${zoo:"):
         name = value.removeprefix("${zoo:").removesuffix("}")
         fitted = {"medusa": _tiny_heads, "layer_skip.yaml": _tiny_layers}.get(name)
         return fitted(target) if fitted else _tiny_folder(name, vocabulary)
-    if value == "outputs/train/parallel":
-        return _tiny_layer(target)
+    if isinstance(value, str) and value in TRAINED:
+        return str(TRAINED[value](_temporary() / f"{Path(value).name}-{target.fingerprint}", target))
     if not isinstance(value, dict):
         return value
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
@@ -118,10 +131,6 @@ def _tiny_other_folder(vocabulary: int) -> str:
 def _tiny_heads(target: Target) -> str:
     """Heads fit one target only."""
     return str(save_tiny_heads(_temporary() / f"heads-{target.fingerprint}", target))
-
-
-def _tiny_layer(target: Target) -> str:
-    return str(save_tiny_layer(_temporary() / f"parallel-{target.fingerprint}", target))
 
 
 def _tiny_layers(target: Target) -> str:

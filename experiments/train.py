@@ -30,6 +30,7 @@ register_resolvers()
 DATA = ("texts", "samples")
 INSTEAD = {
     "layer_skip": " (python -m experiments.search_layers finds its layers)",
+    "eagle_tree": " (it drafts with the layer that drafter=eagle trains)",
     "transformer_tree": " (it drafts with the model that drafter=small_transformer trains)",
 }
 

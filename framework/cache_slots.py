@@ -46,12 +46,36 @@ class Slots:
         self.writes = (self._row_offsets + slots).flatten()
         self.visible, self.num_tokens = visible, slots.shape[1]
 
+    def mask_behind(self, positions: Tensor, visible: int, dtype: torch.dtype) -> Tensor:
+        """[B, 1, M, visible]: 0 on slots up to each position [B, M] int64, the lowest number behind it."""
+        return _additive(self.ids[:visible] <= positions.unsqueeze(2), dtype)
+
+    def tree_mask(self, start: Tensor, sees: Tensor, visible: int, dtype: torch.dtype) -> Tensor:
+        """[B, 1, M, visible]: 0 on the slots up to start's and on those of ancestors.
+
+        Args:
+            start: [B] int64: slot of row 0, which all rows see.
+            sees: [B, M, R] bool: which of the rows 0...R - 1, in the slots from start on, each token sees.
+        """
+        # Everything up to start is seen like row 0 itself.
+        row = (self.ids[:visible] - start.unsqueeze(1)).clamp(min=0)
+        within = row < sees.shape[2]
+        row = row.clamp(max=sees.shape[2] - 1).unsqueeze(1).expand(-1, sees.shape[1], -1)
+        return _additive(sees.gather(2, row) & within.unsqueeze(1), dtype)
+
     def move(self, source: Tensor, to: Tensor) -> None:
         """Copy slots to other slots of the same row, in all layers; both [B, M] int64."""
         source, to = (self._row_offsets + source).flatten(), (self._row_offsets + to).flatten()
         with torch.inference_mode():
             for layer in self.cache.layers:
                 layer.move(source, to)
+
+
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, 1, M, W] from [B, M, W] bool."""
+    # Additive, because eager attention is silently wrong with a bool mask and sdpa converts one in every layer.
+    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return mask.masked_fill_(~seen, torch.finfo(dtype).min).unsqueeze(1)
 
 
 class _SlotLayer(CacheLayerMixin):

@@ -9,6 +9,8 @@ rolling back is only a smaller start at the next pass: stale slots are never see
 import copy
 import math
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,9 +39,11 @@ class CachedLM:
             missing ones are filled with -inf, and such tokens are read as the last one the model knows.
         context: most positions a row may have.
         cached: [B] int64: slots of each row that hold committed tokens.
-        hidden: [B, M, H] what the output layer made the latest pass's logits from, for the same tokens.
+        states: [B, M, H] what the output layer reads of all tokens of the latest pass.
+        hidden: [B, M, H], or [B, 1, H] with keep: those of them that the logits were made from.
     """
 
+    states: Tensor
     hidden: Tensor
 
     def __init__(self, model: PreTrainedModel, *, vocabulary_size: int, context: int | None = None):
@@ -111,20 +115,20 @@ class CachedLM:
             slots = (start.unsqueeze(1) + slots).clamp_(max=self._slots.capacity - 1)
         visible = min(visible, self._slots.capacity)
         self._slots.aim(slots, visible=visible)
-        kept = torch.unique(keep) if keep is not None and num_tokens > FEW_TOKENS else None
         key_positions = self._slots.ids[:visible].unsqueeze(0)
         if tree is None or tree.is_chain:
             positions, mask = slots, self._mask(start, slots, visible)
         else:
             assert start is not None, "the nodes of a tree lie behind something committed"
             positions = start.unsqueeze(1) + tree.depth[:, first : first + num_tokens]
-            mask = self._tree_mask(start, tree.sees[:, first : first + num_tokens], visible)
+            mask = self._slots.tree_mask(start, tree.sees[:, first : first + num_tokens], visible, self.model.dtype)
             if self.text_start:
                 key_positions = self._tree_positions(start, tree.depth, visible)
         if self._last_known < self.vocabulary_size - 1:
             tokens = tokens.clamp(max=self._last_known)
         # Inference mode saves a twentieth of the pass.
-        with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
+        quietly = torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
+        with quietly, self._watched.letting_through(keep if num_tokens > FEW_TOKENS else None):
             logits = self._decoder(
                 input_ids=tokens,
                 attention_mask=mask,
@@ -132,20 +136,14 @@ class CachedLM:
                 position_ids=positions.clamp(max=self.context - 1),
                 past_key_values=self._slots.cache,
                 use_cache=True,
-                logits_to_keep=0 if kept is None else kept,
                 **({"key_positions": key_positions} if self.text_start else {}),
             ).logits
         # Of a model on several devices the output layer's input lies where that layer does.
-        made = (self._to_vocabulary(logits).to(tokens.device), self._watched.hidden.to(tokens.device))
+        made = (self._to_vocabulary(logits).to(tokens.device), self._watched.states.to(tokens.device))
         # What is copied out of inference mode is an ordinary tensor again, fit to be trained on.
-        if keep is None:
-            logits, self.hidden = (each.clone() for each in made)
-        else:
-            # A model may hand out all rows all the same.
-            index = keep if kept is None or logits.shape[1] == num_tokens else torch.searchsorted(kept, keep)
-            rows = torch.arange(len(keep), device=keep.device)
-            logits, self.hidden = (each[rows, index].unsqueeze(1) for each in made)
-        return logits
+        logits, self.states = (each.clone() for each in made)
+        self.hidden = self.states if keep is None else _rows_of(self.states, keep)
+        return logits if keep is None or logits.shape[1] == 1 else _rows_of(logits, keep)
 
     def keep_path(self, tree: Tree, path: Tensor, *, after: Tensor) -> None:
         """Move what was read of a path's nodes to where its tokens belong; a chain lies there already.
@@ -234,21 +232,7 @@ class CachedLM:
         # visible nobody knows how much there is.
         if start is None or (positions.numel() == 1 and visible < self._slots.capacity):
             return None
-        behind = (self._slots.ids[:visible] > positions.unsqueeze(2)).unsqueeze(1)
-        # Additive, because eager attention is silently wrong with a bool mask and sdpa converts one in every layer.
-        dtype = self.model.dtype
-        mask = torch.zeros(behind.shape, dtype=dtype, device=behind.device)
-        return mask.masked_fill_(behind, torch.finfo(dtype).min)
-
-    def _tree_mask(self, start: Tensor, sees: Tensor, visible: int) -> Tensor:
-        """[B, 1, M, visible]: 0 on the slots up to pending's and on those of ancestors; sees is [B, M, N + 1] bool."""
-        # Everything up to pending is seen like pending itself, which all nodes see.
-        row = (self._slots.ids[:visible] - start.unsqueeze(1)).clamp(min=0)
-        within = row < sees.shape[2]
-        row = row.clamp(max=sees.shape[2] - 1).unsqueeze(1).expand(-1, sees.shape[1], -1)
-        seen = sees.gather(2, row) & within.unsqueeze(1)
-        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device)
-        return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min).unsqueeze(1)
+        return self._slots.mask_behind(positions, visible, self.model.dtype)
 
     def _tree_positions(self, start: Tensor, depth: Tensor, visible: int) -> Tensor:
         """[B, visible] int64: where what lies in each slot stands; nodes of a tree stand as deep as they are."""
@@ -326,18 +310,35 @@ def _name(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"
 
 
+def _rows_of(tensor: Tensor, index: Tensor) -> Tensor:
+    """[B, 1, ...]: one row of each [B, M, ...]; index is [B] int64."""
+    return tensor[torch.arange(len(index), device=index.device), index].unsqueeze(1)
+
+
 class _OutputLayerInput:
     """Keeps what a model handed to its output layer in the latest pass, for as long as this object lives."""
 
     def __init__(self, model: PreTrainedModel):
         seen: list[Tensor] = [torch.empty(0)]
+        wanted: list[Tensor | None] = [None]
 
-        def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen[0] = inputs[0]
+        def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            seen[0], index = inputs[0], wanted[0]
+            return inputs if index is None else (_rows_of(inputs[0], index.to(inputs[0].device)), *inputs[1:])
 
-        self._seen = seen
+        self._seen, self._wanted = seen, wanted
         weakref.finalize(self, model.get_output_embeddings().register_forward_pre_hook(keep).remove)
 
+    @contextmanager
+    def letting_through(self, index: Tensor | None) -> Iterator[None]:
+        """Within, the output layer reads one token of every row alone, [B] int64, or all."""
+        self._wanted[0] = index
+        try:
+            yield
+        finally:
+            self._wanted[0] = None
+
     @property
-    def hidden(self) -> Tensor:
+    def states(self) -> Tensor:
+        """[B, M, H] of all tokens."""
         return self._seen[0]

@@ -89,7 +89,8 @@ class DeviceRound:
 
     def commit(self, rows: Rows, draft: Draft, logits: Tensor, uniforms: Tensor) -> tuple[Outcome, Tensor]:
         """Draw where acceptance stops and what follows, and commit both: what became of the draft, and what to tell."""
-        target = TargetRows(logits, draft, self.sampling, self.target.model.hidden)
+        model = self.target.model
+        target = TargetRows(logits, draft, self.sampling, model.hidden, model.states)
         stop_law = self.verifier.stop_law(target, draft)
         stop = draw(stop_law, uniforms[:, 0])
         replacement = self.verifier.replacement(target, draft, stop)
@@ -100,7 +101,7 @@ class DeviceRound:
 
         path = draft.tree.path(stop)
         num_accepted = draft.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
-        self.target.model.keep_path(draft.tree, path, after=sequences.lengths)
+        model.keep_path(draft.tree, path, after=sequences.lengths)
         tokens = torch.cat([draft.tokens.gather(1, path), next_token.unsqueeze(1)], 1)
         tokens.scatter_(1, num_accepted.unsqueeze(1), next_token.unsqueeze(1))
         outcome = Outcome(

@@ -223,16 +223,26 @@ class TargetRows:
     Row 0 is what follows pending; row 1 + i is what follows node i.
     """
 
-    def __init__(self, logits: Tensor, draft: Draft, sampling: Sampling, hidden: Tensor | None = None):
+    def __init__(
+        self,
+        logits: Tensor,
+        draft: Draft,
+        sampling: Sampling,
+        hidden: Tensor | None = None,
+        states: Tensor | None = None,
+    ):
         """
         Args:
             logits: [B, N + 1, V] before temperature.
             draft: the nodes these rows belong to.
             sampling: defines p.
             hidden: [B, N + 1, H] what the target's output layer made the logits from; for drafters that build on it.
+            states: [B, M, H] the same of all tokens that the pass read; at prefill these are the prompts', from the
+                left on, and what lies behind a prompt's end means nothing.
         """
         self.logits = logits
         self.hidden = hidden
+        self.states = states
         self.draft = draft
         self.sampling = sampling
         self._computed: dict[Callable[[TargetRows, Draft], object], tuple[Draft, object]] = {}

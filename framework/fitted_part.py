@@ -1,4 +1,4 @@
-"""The folder of what was fitted to a target and drafts all positions at once: weights, and how often each is right."""
+"""The folder of what was fitted to a target: weights, and the facts that a drafter needs beside them."""
 
 import json
 from collections.abc import Callable
@@ -15,23 +15,24 @@ from framework.target import Target
 Part = TypeVar("Part", bound=nn.Module)
 
 Accuracies = list[list[float]]
-"""[positions][rank]: how often the token of that rank was the right one on held-out text; rank 0 is the best."""
+"""[positions][rank]: how often the token of that rank was the right one on held-out text; rank 0 is the best.
+
+Among the facts of what drafts all positions at once, a tree is built from these.
+"""
 
 
-def save_part(
-    folder: Path, part: nn.Module, *, name: str, target: Target, accuracies: Accuracies, made_with: dict[str, Any]
-) -> None:
-    """Write the weights in bfloat16, whose target they are for, and the accuracies that a tree is built from.
+def save_part(folder: Path, part: nn.Module, *, name: str, target: Target, facts: dict[str, Any]) -> None:
+    """Write the weights in bfloat16, whose target they are for, and some facts.
 
     Args:
         name: of the two files.
-        made_with: the knobs that build it again; JSON can hold them.
+        facts: what builds it again, and what its drafter reads; JSON can hold them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # What proposes need not be exact.
     weights = {key: tensor.to(torch.bfloat16).contiguous() for key, tensor in part.state_dict().items()}
     save_file(weights, folder / f"{name}.safetensors")
-    facts = {"target_fingerprint": target.fingerprint, **made_with, "accuracies": accuracies}
+    facts = {"target_fingerprint": target.fingerprint, **facts}
     (folder / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
@@ -41,15 +42,15 @@ def load_part(
     *,
     name: str,
     drafter: str,
-    knobs: set[str],
+    known: set[str],
     build: Callable[[dict[str, Any], dict[str, Tensor]], Part],
-) -> tuple[Part, Accuracies]:
-    """Read what `save_part` wrote.
+) -> tuple[Part, dict[str, Any]]:
+    """Read what `save_part` wrote: the part, and its facts.
 
     Args:
         name: of the two files.
         drafter: whose yaml is trained with.
-        knobs: what it was made with.
+        known: the facts there must be.
         build: makes the part from these facts, for these weights.
 
     Raises:
@@ -64,12 +65,12 @@ def load_part(
             f"`python -m experiments.train drafter={drafter}` wrote"
         )
     try:
-        facts = _facts(facts_file, knobs)
+        facts = _facts(facts_file, known)
         if facts["target_fingerprint"] == target.fingerprint:
             weights = load_file(weights_file)
             part = build(facts, weights)
             part.load_state_dict(weights)
-            return part.requires_grad_(False), facts["accuracies"]
+            return part.requires_grad_(False), facts
     except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
         raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {error}") from error
     raise ValueError(
@@ -79,15 +80,15 @@ def load_part(
     )
 
 
-def _facts(file: Path, knobs: set[str]) -> dict[str, Any]:
+def _facts(file: Path, known: set[str]) -> dict[str, Any]:
     """
     Raises:
         ValueError: the file does not hold what `save_part` writes.
     """
     facts = json.loads(file.read_text())
-    if not isinstance(facts, dict) or not {"target_fingerprint", "accuracies"} | knobs <= facts.keys():
+    if not isinstance(facts, dict) or not {"target_fingerprint"} | known <= facts.keys():
         raise ValueError(f"{file.name} is not what training wrote")
-    positions = facts["accuracies"]
+    positions = facts.get("accuracies", [])
     if not isinstance(positions, list) or not all(isinstance(ranks, list) and ranks for ranks in positions):
         raise ValueError(f"{file.name} has no list of accuracies for every position")
     if wrong := [share for ranks in positions for share in ranks if not isinstance(share, int | float)]:

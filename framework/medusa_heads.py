@@ -85,7 +85,8 @@ class MedusaHeads(nn.Module):
 
 def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: Accuracies) -> None:
     """Write the heads, whose target they are for, and the accuracies that their tree is built from."""
-    save_part(folder, heads, name=FILES, target=target, accuracies=accuracies, made_with={"output": heads.output})
+    facts = {"output": heads.output, "accuracies": accuracies}
+    save_part(folder, heads, name=FILES, target=target, facts=facts)
 
 
 def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
@@ -102,4 +103,6 @@ def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
             raise ValueError(f"{FILES}.json has accuracies of {len(facts['accuracies'])} of {heads.num_heads} heads")
         return heads
 
-    return load_part(path, target, name=FILES, drafter="medusa", knobs={"output"}, build=build)
+    known = {"output", "accuracies"}
+    heads, facts = load_part(path, target, name=FILES, drafter="medusa", known=known, build=build)
+    return heads, facts["accuracies"]

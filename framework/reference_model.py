@@ -33,7 +33,7 @@ class ReferenceModel:
         self.context = context
         self.text_start: list[int] = []
         self.device = torch.device("cpu")
-        self.hidden = torch.empty(0)
+        self.hidden = self.states = torch.empty(0)
 
     def begin(self, num_rows: int, capacity: int) -> None:
         self._texts = torch.full((num_rows, capacity + 1), self._end)

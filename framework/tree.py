@@ -33,16 +33,17 @@ class Tree:
 
     is_chain = False
 
-    def __init__(self, parent: Tensor):
+    def __init__(self, parent: Tensor, *, deepest: int | None = None):
         """
         Args:
             parent: [B, N] int64; -1 is a child of pending, and parents come before their children.
+            deepest: a depth that no node is below, where the host knows one; None is N.
         """
         self.parent = parent
         self.num_rows, self.num_nodes = parent.shape
         self._parent = parent[:1] if self.num_rows > 0 and parent.stride(0) == 0 else parent
         one_by_one: list[Turn] = [slice(node, node + 1) for node in range(self.num_nodes)]
-        self.deepest = self.num_nodes
+        self.deepest = self.num_nodes if deepest is None else min(deepest, self.num_nodes)
         self.widest = self.num_nodes
         self.num_parents = self.num_nodes
         self.turns_down = self.turns_of_siblings = self.turns_of_levels = one_by_one
