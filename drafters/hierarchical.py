@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from framework.cached_lm import CachedLM
 from framework.device_round import DeviceRound, Rows
-from framework.draft import Draft, Law, Outcome, Readout, Shape
+from framework.draft import Draft, Law, Outcome, Shape
 from framework.drafter import Rewindable, most_nodes
 from framework.pretrained import fingerprint
 from framework.sampling import Sampling
@@ -100,7 +100,7 @@ class Hierarchical:
         ahead = self._ahead(sequences)
         stopping = Stopping(max_new_tokens=gamma + 1)
         rows = Rows(ahead, Finisher(ahead, stopping, context=ahead.tokens.shape[1]))
-        q, decoding = _Laws(sequences.lengths, gamma), sequences.active.tolist()
+        q = _Laws(sequences.lengths, gamma)
         for its in uniforms.to(sequences.tokens.device).split(self._uniforms_a_round, dim=1):
             if not rows.finisher.most_remaining:
                 break
@@ -109,7 +109,7 @@ class Hierarchical:
             depth = max(1, min(self._gamma, rows.finisher.most_remaining - 1))
             draft = self.drafter.propose(ahead, depth, its[:, 2 : 2 + self.drafter.num_uniforms(depth)])
             outcome, told = self._round.judge(rows, draft, its)
-            self._count(self._round.read(rows, told), decoding)
+            self.inner_tally.observe(self._round.read(rows, told))
             if not self._sampling.greedy:
                 q.take(outcome, before)
         places = sequences.lengths.unsqueeze(1) + torch.arange(gamma, device=sequences.lengths.device)
@@ -117,12 +117,6 @@ class Hierarchical:
         if self._sampling.greedy:
             return Draft.chain(tokens, Law.ONE_HOT)
         return Draft.chain(tokens, Law.IID, probs=q.of_draft())
-
-    def _count(self, readout: Readout, decoding: list[bool]) -> None:
-        """Only what is drafted for rows that are decoding counts."""
-        active = [int(own and outer) for own, outer in zip(readout.active, decoding, strict=True)]
-        committed = [kept if outer else 0 for kept, outer in zip(readout.committed, decoding, strict=True)]
-        self.inner_tally.observe(replace(readout, active=active, committed=committed))
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
@@ -162,7 +156,8 @@ class _Laws:
         place = place.masked_fill(index >= outcome.num_committed.unsqueeze(1), self._gamma).clamp(max=self._gamma)
         laws = outcome.target.all_probs
         if self._laws is None:
-            self._laws = laws.new_zeros(len(rows), self._gamma + 1, laws.shape[2])
+            # Where nothing is drafted for a row that is done, any law will do.
+            self._laws = laws.new_full((len(rows), self._gamma + 1, laws.shape[2]), 1 / laws.shape[2])
         laws = laws.gather(1, rows.unsqueeze(2).expand(-1, -1, laws.shape[2]))
         self._laws.scatter_(1, place.unsqueeze(2).expand_as(laws), laws)
 

@@ -3,7 +3,6 @@
 B rows, N <= gamma nodes.
 """
 
-import torch
 from torch import Tensor
 
 from framework.draft import Draft, Law, Outcome, Shape
@@ -52,13 +51,7 @@ class InputCopy:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens in the rows whose place in the input is known; others have none that is valid."""
         catch_up(self._copies, sequences)
-        drafts = [copy.next_tokens(gamma) for copy in self._copies]
-        deepest, device = max(map(len, drafts)), sequences.tokens.device
-        if not deepest:
-            return Draft.empty(sequences.num_rows, device)  # the target's pass need not read nodes that are not there
-        tokens = torch.tensor([draft + [0] * (deepest - len(draft)) for draft in drafts])
-        valid = torch.arange(deepest) < torch.tensor([[len(draft)] for draft in drafts])
-        return Draft.chain(tokens, self.law, valid=valid).to(device)
+        return Draft.copied([copy.next_tokens(gamma) for copy in self._copies], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -38,6 +38,7 @@ class Medusa:
         """
         PositionsAtOnce.check_form(form)
         self._heads, accuracies = load_heads(path, target)
+        self._longest_text = target.model.context  # heads read the target's states
         self._positions = PositionsAtOnce(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
         self.law, self.shape = self._positions.law, self._positions.shape
         self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
@@ -61,6 +62,10 @@ class Medusa:
     @property
     def module(self) -> nn.Module:
         return self._heads
+
+    @property
+    def longest_text(self) -> int:
+        return self._longest_text
 
     def logits_of(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
         """Head k learns the law of the token k places behind the one that its state is for, given the text between."""

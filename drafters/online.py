@@ -57,8 +57,8 @@ class Online:
             seed: of the choice among the texts.
 
         Raises:
-            ValueError: a knob out of its range; a drafter that cannot be taught, or is in half precision; a target with
-                an encoder.
+            ValueError: a knob out of its range; a drafter that cannot be taught, reads only shorter texts than the
+                window, or is in half precision; a target with an encoder.
         """
         least = {"every": 1, "steps": 0, "batch": 1, "buffer": 1, "window": 2, "seed": 0}
         given = {"every": every, "steps": steps, "batch": batch, "buffer": buffer, "window": window, "seed": seed}
@@ -76,6 +76,11 @@ class Online:
             raise ValueError(
                 f"drafter.drafter is a {type(inner).__name__}, which cannot be taught; allowed: drafters with "
                 "`logits_of`, such as SmallTransformer or Medusa"
+            )
+        if inner.longest_text < min(window, target.model.context):
+            raise ValueError(
+                f"drafter.window is {window}, and drafter.drafter reads texts of at most {inner.longest_text} tokens; "
+                "allowed: at most as many"
             )
         parameters = list(inner.module.requires_grad_(True).parameters())
         if wrong := {each.dtype for each in parameters} - {torch.float32, torch.float64}:

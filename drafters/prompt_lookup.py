@@ -5,7 +5,6 @@ B rows, N = gamma nodes.
 
 import itertools
 
-import torch
 from torch import Tensor
 
 from framework.draft import Draft, Law, Outcome, Shape
@@ -65,13 +64,7 @@ class PromptLookup:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy gamma tokens in the rows where there is something to copy; the others have none that is valid."""
         catch_up(self._texts, sequences)
-        copies = [text.continuation(gamma) for text in self._texts]
-        device = sequences.tokens.device
-        if not any(copies):
-            return Draft.empty(sequences.num_rows, device)  # the target's pass need not read nodes that are not there
-        tokens = torch.tensor([copied or [0] * gamma for copied in copies])
-        valid = torch.tensor([bool(copied) for copied in copies]).unsqueeze(1).expand(-1, gamma)
-        return Draft.chain(tokens, self.law, valid=valid).to(device)
+        return Draft.copied([text.continuation(gamma) for text in self._texts], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -27,6 +27,9 @@ class Remote:
     was rounded before (`bits`). A link's latency and bandwidth are waited for. A peer that is lost ends the
     generation with an error, or is done without.
 
+    The peer is a Python process that imports the script it was started from: one that builds a Remote does its work
+    under `if __name__ == "__main__":`.
+
     Attributes:
         bytes_down: sent to the peer since the last `begin`, its prompts included.
         bytes_up: received from it since then.
@@ -85,7 +88,7 @@ class Remote:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._channel.sent = self._channel.received = 0
-        self._stop = self._committed = torch.zeros(sequences.num_rows, dtype=torch.int64)
+        self._stop, self._committed = (torch.zeros_like(sequences.lengths) for _ in range(2))
         self._known = [len(text) for text in sequences.texts]
         settings = [sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p]
         sources = sequences.sources if sequences.source is not None else []
@@ -115,7 +118,8 @@ class Remote:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
-            self._stop, self._committed = outcome.stop, outcome.num_committed
+            self._stop.copy_(outcome.stop)  # the outcome is lent, and the next question may be some rounds away
+            self._committed.copy_(outcome.num_committed)
 
     @property
     def bytes_down(self) -> int:

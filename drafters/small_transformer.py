@@ -86,6 +86,10 @@ class SmallTransformer:
     def module(self) -> nn.Module:
         return self.model.model
 
+    @property
+    def longest_text(self) -> int:
+        return self.model.context
+
     def logits_of(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
         # Filled up behind their ends, where no token of a text looks.
         logits = self.model.uncached(pad_sequence([lesson.tokens[:-1] for lesson in lessons], batch_first=True))

@@ -7,7 +7,6 @@ import itertools
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from framework.draft import Draft, Law, Outcome, Shape
@@ -85,13 +84,7 @@ class SuffixLookup:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens in the rows where there is something to copy; others have none that is valid."""
         catch_up(self._texts, sequences)
-        copies = [self._copy(text, gamma) for text in self._texts]
-        deepest, device = max(map(len, copies)), sequences.tokens.device
-        if not deepest:
-            return Draft.empty(sequences.num_rows, device)  # the target's pass need not read nodes that are not there
-        tokens = torch.tensor([copy + [0] * (deepest - len(copy)) for copy in copies])
-        valid = torch.arange(deepest) < torch.tensor([[len(copy)] for copy in copies])
-        return Draft.chain(tokens, self.law, valid=valid).to(device)
+        return Draft.copied([self._copy(text, gamma) for text in self._texts], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -176,13 +177,7 @@ def _beams(run: Timed) -> list[tuple[tuple[int, ...], float]]:
 
 def _added(runs: list[Timed]) -> Tally:
     """The counts of all prompts together."""
-    (first, *others) = [run.generation.tally for run in runs]
-    assert first is not None
-    total = Tally(first.max_gamma, first.max_nodes, shape=first.shape, token_rule=first.token_rule)
-    for tally in (first, *others):
-        assert tally is not None
-        total.add(tally)
-    return total
+    return Tally.total(run.generation.tally for run in runs if run.generation.tally is not None)
 
 
 def check_before_loading(cfg: DictConfig) -> None:
@@ -199,8 +194,12 @@ def check_before_loading(cfg: DictConfig) -> None:
             check_whole(key, number, least=1, most=most)
     for key in ("stop_at_eos", "early_stopping", "hugging_face"):
         check_kind(key, cfg[key], [bool])
-    check_kind("length_penalty", cfg.length_penalty, [int, float])
-    build(cfg.prompts.source)
+    penalty = cfg.length_penalty
+    if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not math.isfinite(penalty):
+        raise ValueError(f"length_penalty is {penalty!r}; allowed: a number")
+    if cfg.stop_strings != []:
+        raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: [], since beam search looks for none")
+    build(cfg.prompts.source), build(cfg.draft_model)
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="beam_search")

@@ -28,6 +28,7 @@ from experiments.assemble import (
     register_resolvers,
 )
 from experiments.entry_point import one_line_errors, status
+from framework.tally import Tally
 from framework.theory import cost_over_link, optimal_gamma, speedup
 
 register_resolvers()
@@ -71,18 +72,15 @@ def count(cfg: DictConfig, laws: list[dict[str, int | None]]) -> list[Sent]:
     for law, node in zip(laws, nodes, strict=True):
         drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)
         engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
-        tally, up, down = engine.new_tally(detailed=True), 0, 0
         with status(f"decoding with {law}"):
-            for number, prompt in enumerate(prompts):
-                decoded = engine.generate([prompt], stopping=stopping, seeds=[cfg.seed + number], detailed=True)
-                assert decoded.tally is not None
-                tally.add(decoded.tally)
-                up, down = up + drafter.bytes_up, down + drafter.bytes_down
+            alone = engine.each_alone(prompts, stopping=stopping, seed=cfg.seed, detailed=True)
+            tallies, ups, downs = zip(*((each, drafter.bytes_up, drafter.bytes_down) for each in alone), strict=True)
+        tally, up, down = Tally.total(tallies), sum(ups), sum(downs)
         metrics = tally.metrics()
-        drafted = sum(nodes * passes for nodes, passes in enumerate(tally.passes))
         found.append(
             Sent(**law, alpha=metrics["alpha/overlap"], tau=metrics["tau"], up=up / tally.committed,
-                 up_per_drafted=up / drafted, down=down / tally.committed, down_per_round=down / tally.num_rounds)
+                 up_per_drafted=up / tally.num_drafted, down=down / tally.committed,
+                 down_per_round=down / tally.num_rounds)
         )  # fmt: skip
     return found
 

@@ -11,6 +11,7 @@ from framework.gamma_policies.fixed import Fixed
 from framework.layer_set import LayerSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.tally import Tally
 from framework.target import Target
 
 FOUND = "found"
@@ -60,20 +61,15 @@ def decode_held_out(
     engine = engine_for(target, layer_set, Fixed(gamma=gamma), sampling)
     c = costs.c(layer_set)
     per_round = gamma * c + costs.target_times[gamma]
-    total, taus = engine.new_tally(detailed=False), []
-    for row, prompt in enumerate(prompts):
-        tally = engine.generate([prompt], stopping=Stopping(max_new_tokens), seeds=[seed + row]).tally
-        assert tally is not None
-        taus.append(tally.metrics()["tau"])
-        total.add(tally)
-    tau = total.metrics()["tau"]
+    alone = list(engine.each_alone(prompts, stopping=Stopping(max_new_tokens), seed=seed))
+    tau = Tally.total(alone).metrics()["tau"]
     return HeldOut(
         layer_set=layer_set,
         c=c,
         gamma=gamma,
         tau=tau,
         attainable=tau / per_round,
-        by_prompt=tuple(each / per_round for each in taus),
+        by_prompt=tuple(each.metrics()["tau"] / per_round for each in alone),
     )
 
 

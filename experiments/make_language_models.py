@@ -48,8 +48,8 @@ def main(cfg: DictConfig) -> None:
         facts = {"command": "python -m experiments.make_language_models"} | train_models(cfg, text)
         (Path(cfg.folder) / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
         print(
-            f"Next: python -m experiments.measure target.path={cfg.folder}/target "
-            f"drafter.model.path={cfg.folder}/drafter prompts=unconditional"
+            f"Next: python -m experiments.{cfg.next} target.path={cfg.folder}/target "
+            f"drafter.model.path={cfg.folder}/drafter"
         )
 
 

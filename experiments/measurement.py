@@ -464,7 +464,7 @@ class _Bench:
         metrics |= inner_metrics(subject.inner_tally, tally) if subject.inner_tally else {}
         stages, stages_per_round = stage_times(
             self.runs[name][0],
-            num_passes=float(tally.passes.sum()),
+            num_passes=tally.num_passes,
             parts=Parts.middle([parts for _, parts in self.beside[name]]),
             num_nodes=metrics.get("nodes/mean", 0.0),
         )

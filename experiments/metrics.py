@@ -179,11 +179,11 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: Parts) -> dict[str
     prediction = {"c": parts.c, "one_row_ms": 1000 * parts.one_row}
     tau, eq1 = metrics["tau"], metrics.get("tau/eq1")
     passes = tally.passes.tolist()
-    num_passes = sum(passes)
+    num_passes = tally.num_passes
     if not (tau and num_passes):
         return prediction
     gamma = sum(count * parts.depth(nodes) for nodes, count in enumerate(passes)) / num_passes
-    num_nodes = sum(count * nodes for nodes, count in enumerate(passes)) / num_passes
+    num_nodes = tally.num_drafted / num_passes
     prediction["gamma/mean"] = gamma
     prediction["nodes/mean"] = num_nodes
     prediction["d"], prediction["v"] = draft_and_target_time(tally, parts)

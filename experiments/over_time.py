@@ -1,5 +1,6 @@
 """Alpha over time where prompts switch their domain: of a drafter that learns while it drafts, and the same frozen."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from experiments.publish import relative
 from experiments.records import Record, load_records
 
 LATE = slice(30, 60)  # prompts behind the switch over which the recovery is taken: the 31st to the 60th
+MEASURING = ("tracker", "threads", "repeats", "hugging_face", "share_cores")  # keys that change nothing decoded
 SMOOTHED = 7  # prompts in a point of the picture
 FILE = "over_time"
 NOTE = (
@@ -32,6 +34,7 @@ class Course:
 
     Attributes:
         drafter: its name, and the knobs that it learns with.
+        alike: all that is set but for seeds, as text.
         temperature: of the output.
         seed: of prompts, draws and learning.
         switch: prompts before the domain switches.
@@ -42,6 +45,7 @@ class Course:
     """
 
     drafter: str
+    alike: str
     temperature: float
     seed: int
     switch: int
@@ -71,7 +75,7 @@ class Course:
 
 
 def courses(records: Sequence[Record]) -> list[Course]:
-    """Every record of a drafter that learns, with that of the same one frozen, on the same prompts in turn."""
+    """Every record of a drafter that learns, with that of the same one frozen, where all else that is set is equal."""
     records = [record for record in records if "counts" in record["config"]["prompts"]["source"]]
     frozen = {_key(record): record for record in records if not _learns(record)}
     pairs = [(record, frozen[_key(record)]) for record in records if _learns(record) and _key(record) in frozen]
@@ -83,14 +87,31 @@ def _learns(record: Record) -> bool:
     return bool(record["config"]["drafter"].get("steps"))
 
 
-def _key(record: Record) -> tuple[str, float, int]:
-    return str(record["point"]["drafter"]), float(record["point"]["temperature"]), int(record["config"]["seed"])
+def _key(record: Record) -> str:
+    """All that is set of what is decoded, but for how the drafter learns."""
+    config = _decoded(record)
+    learner = config["drafter"].get("drafter")  # the other knobs say how it learns
+    return json.dumps([record["point"]["drafter"], config | {"drafter": learner}], sort_keys=True)
+
+
+def _decoded(record: Record) -> dict[str, Any]:
+    """The configuration without what only says how it is measured."""
+    return {name: value for name, value in record["config"].items() if name not in MEASURING}
+
+
+def _without_seeds(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_seeds(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_seeds(each) for name, each in value.items() if name != "seed"}
 
 
 def _course(online: Record, frozen: Record) -> Course:
     equal = online["metrics"].get("tokens_equal_yardstick")
     return Course(
         drafter=f"{online['point']['drafter']} {online['point'].get('knobs', '')}".strip(),
+        alike=json.dumps([online["point"]["drafter"], _without_seeds(_decoded(online))], sort_keys=True),
         temperature=float(online["point"]["temperature"]),
         seed=int(online["config"]["seed"]),
         switch=int(online["config"]["prompts"]["source"]["counts"][0]),
@@ -138,8 +159,8 @@ def _percent(share: float | None) -> str:
 
 
 def _groups(found: Sequence[Course]) -> list[list[Course]]:
-    keys = dict.fromkeys((each.drafter, each.temperature) for each in found)
-    return [[each for each in found if (each.drafter, each.temperature) == key] for key in keys]
+    keys = dict.fromkeys(each.alike for each in found)
+    return [[each for each in found if each.alike == key] for key in keys]
 
 
 def draw(found: Sequence[Course]) -> Figure:

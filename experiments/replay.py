@@ -58,12 +58,7 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
                 sampling=Sampling(temperature=0),
             )
             stopping = Stopping(max_new_tokens=cfg.max_new_tokens, eos_ids=(target.tokenizer.eos_token_id,))
-            tally = engine.new_tally(detailed=False)
-            for prompt in prompts:
-                found = engine.generate([prompt], stopping=stopping, seeds=[0]).tally
-                assert found is not None
-                tally.add(found)
-            yield value, name, tally
+            yield value, name, Tally.total(engine.each_alone(prompts, stopping=stopping, seed=0))
 
 
 def variations(cfg: DictConfig) -> dict[str, DictConfig]:
@@ -112,14 +107,10 @@ def table(rows: list[tuple[str, str, Tally]], varied: str) -> Cells:
     """alpha and tau, and how much of what was drafted was kept."""
     cells = [[varied, "drafter", "α", "τ", "nodes per pass", "kept of drafted", "passes"]]
     for value, name, tally in rows:
-        metrics, counts = tally.metrics(), tally.passes.tolist()
-        drafted = sum(nodes * count for nodes, count in enumerate(counts))
-        kept = sum(tally.accepted_by_position)
-        share = f"{kept / drafted:.0%}" if drafted else "–"
+        metrics, drafted, passes = tally.metrics(), tally.num_drafted, tally.num_passes
+        share = f"{sum(tally.accepted_by_position) / drafted:.0%}" if drafted else "–"
         alpha = "–" if metrics["alpha/empirical"] is None else f"{metrics['alpha/empirical']:.3f}"
-        cells.append(
-            [value, name, alpha, f"{metrics['tau']:.2f}", f"{drafted / sum(counts):.2f}", share, f"{sum(counts):.0f}"]
-        )
+        cells.append([value, name, alpha, f"{metrics['tau']:.2f}", f"{drafted / passes:.2f}", share, f"{passes:.0f}"])
     return cells
 
 

@@ -64,7 +64,7 @@ class Timed:
     def num_places(self) -> int:
         """Rows that the target's passes after the prompts' held, those of rows that were finished included."""
         tally, tokens = self.generation.tally, self.generation.tokens
-        num_passes = max(map(len, tokens)) - 1 if tally is None else int(tally.passes.sum())
+        num_passes = max(map(len, tokens)) - 1 if tally is None else int(tally.num_passes)
         return len(tokens) * num_passes
 
 

@@ -1,5 +1,7 @@
 """Every drafter that has a yaml, built around a tiny target, so that tests and proofs take seconds."""
 
+import atexit
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -109,7 +111,9 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
 
 @cache
 def _temporary() -> Path:
-    return Path(tempfile.mkdtemp(prefix="outrider-tiny-"))
+    folder = Path(tempfile.mkdtemp(prefix="outrider-tiny-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @cache

@@ -85,8 +85,7 @@ class AcceptanceTraining:
     def save(self, folder: Path, held_out: Tensor) -> None:
         """Write the head with what it knows of held-out windows, as gamma=stop_head loads it."""
         assert isinstance(self.module, AcceptanceHead)
-        facts = {"target_fingerprint": self._target.fingerprint} | self.evaluate(held_out)
-        save_head(folder, self.module, facts)
+        save_head(folder, self.module, self.evaluate(held_out))
 
     @torch.no_grad()
     def _drafted(self, tokens: Tensor, drawn: bool) -> tuple[Tensor, Tensor]:

@@ -140,7 +140,8 @@ class BeamSearch:
             ends = tree.keep([tree.add(-1, token) for _, token in first])
         while not texts.is_over:
             # What follows the last step is not asked for: a draft of that depth cannot be left.
-            gamma = min(policy.next_gamma(), finisher.most_remaining - texts.num_tokens - 1) if policy else 0
+            room = finisher.most_remaining - texts.num_tokens - 1
+            gamma = min(policy.next_gamma(), room) if policy else 0
             with stopwatch.stage("draft"):
                 num_kept = len(tree)
                 depth = self._draft(tree, ends, texts, gamma)
@@ -152,7 +153,7 @@ class BeamSearch:
                 num_steps, ends = _walk(tree, ends, texts, known)
                 accepted = num_steps - 1
                 lost = not texts.is_over and accepted < depth
-                readout = Readout(num_drafted, [1], [depth], [accepted], [int(lost)], [num_steps])
+                readout = Readout(num_drafted, [1], [depth], [accepted], [int(lost)], [num_steps], [room])
                 tally.observe(readout)
                 if policy:
                     policy.observe(readout)

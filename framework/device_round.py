@@ -121,5 +121,6 @@ class DeviceRound:
     @staticmethod
     def read(rows: Rows, told: Tensor) -> Readout:
         """Let the host know what a round did."""
+        room = [left - 1 for left in rows.finisher.left]  # one place is for the token that follows
         committed, num_nodes, active, offered, accepted, lost = rows.finisher.read(told, 5)
-        return Readout(num_nodes[0], active, offered, accepted, lost, committed)
+        return Readout(num_nodes[0], active, offered, accepted, lost, committed, room)

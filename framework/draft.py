@@ -88,6 +88,14 @@ class Draft:
         return cls(tokens=tokens, parent=parent, valid=valid, law=law, probs=probs, support=support)
 
     @classmethod
+    def copied(cls, rows: list[list[int]], device: torch.device) -> "Draft":
+        """A chain of tokens that the host chose, as many in every row as there are; empty if no row has any."""
+        deepest = max(map(len, rows))
+        tokens = torch.tensor([row + [0] * (deepest - len(row)) for row in rows], dtype=torch.int64)
+        valid = torch.arange(deepest) < torch.tensor([[len(row)] for row in rows])
+        return cls.chain(tokens.view(len(rows), deepest), Law.ONE_HOT, valid=valid).to(device)
+
+    @classmethod
     def empty(cls, num_rows: int, device: torch.device) -> "Draft":
         """A draft that proposes nothing: the round is one plain target step."""
         return cls.chain(torch.empty(num_rows, 0, dtype=torch.int64, device=device), Law.ONE_HOT)
@@ -315,6 +323,7 @@ class Readout:
         accepted: depth of the deepest node accepted.
         lost: 1 where a node was offered behind that one, and not kept.
         committed: tokens kept, after everything that ends a row.
+        room: how deep the row's budget let a draft be; what was drafted deeper was not offered.
     """
 
     num_nodes: int
@@ -323,3 +332,4 @@ class Readout:
     accepted: list[int]
     lost: list[int]
     committed: list[int]
+    room: list[int]

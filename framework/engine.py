@@ -1,6 +1,6 @@
 """The loop: propose, one target pass, verify, commit, observe. The same for every drafter and acceptance rule."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -88,6 +88,15 @@ class Engine:
             self.round(decoding)
         finisher = decoding.finisher
         return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons, tally=decoding.tally)
+
+    def each_alone(
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seed: int, detailed: bool = False
+    ) -> Iterator[Tally]:
+        """Decode one prompt after another, prompt i with seed + i: what was counted of each."""
+        for number, prompt in enumerate(prompts):
+            tally = self.generate([prompt], stopping=stopping, seeds=[seed + number], detailed=detailed).tally
+            assert tally is not None
+            yield tally
 
     def begin(
         self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], detailed: bool, stopwatch: Stopwatch

@@ -32,6 +32,11 @@ class Teachable(Drafter, Protocol):
         """What is fitted: all its parameters."""
         ...
 
+    @property
+    def longest_text(self) -> int:
+        """Most tokens of a text that it can learn from."""
+        ...
+
     def logits_of(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
         """What the target and this drafter say at the same places: logits [N, V] each, its own with a gradient."""
         ...

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from framework.channel import DOWN, UP, Channel, Link, PeerLost
 from framework.draft import Draft, Law, Outcome, Shape
-from framework.drafter import Drafter
+from framework.drafter import Drafter, learns
 from framework.packing import packed_draft, ragged
 from framework.sampling import Sampling
 from framework.sequences import Conditioned, Sequences
@@ -30,6 +30,7 @@ from framework.target import Target
 
 SECONDS_TO_LOAD = 600.0
 TIME_TO_MEET = timedelta(seconds=60)
+LAWS_ARE_ELSEWHERE = "it learns from the target's laws, which are in another process; allowed: one that does not learn"
 SECONDS_TO_BE_ASKED = 86400.0  # between questions the other process takes all the time it wants
 
 
@@ -102,7 +103,7 @@ def start_peer(
     try:
         while not store.check(["ready"]):
             if not process.is_alive() or time.monotonic() > give_up:
-                raise PeerLost("the drafter's process ended before it was ready")
+                raise PeerLost("it ended before it was ready; a script starts it under `if __name__ == '__main__':`")
             time.sleep(0.005)
         channel = Channel(store, rank=DOWN, timeout=timeout, link=link)
         kind, arrays = channel.receive()
@@ -130,6 +131,8 @@ def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, threads
         drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
         if drafter.shape is not Shape.CHAIN:
             raise ValueError(f"drafter.drafter drafts {drafter.shape.name}; allowed: a CHAIN")
+        if learns(drafter):
+            raise ValueError(f"drafter.drafter is a {type(drafter).__name__}: {LAWS_ARE_ELSEWHERE}")
     except Exception as error:  # whatever it is, it is to be told over there
         failure = error
     store.set("ready", "yes")
@@ -222,4 +225,4 @@ class _AbsentRows:
     """Stands where the target's laws would be."""
 
     def __getattr__(self, name: str) -> Any:
-        raise ValueError("drafter.drafter learns from the target's laws, which stay in the other process")
+        raise ValueError(f"drafter.drafter: {LAWS_ARE_ELSEWHERE}")

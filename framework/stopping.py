@@ -41,7 +41,8 @@ class Finisher:
     The device commits on its own, and the host reads afterwards what it did: the one wait of a round.
 
     Attributes:
-        finish_reasons: per row: eos, stop_string, length or context; "" while it is running.
+        finish_reasons: per row: eos, stop_string, length or context; "" while it is running, and "before" of one that
+            was not active to begin with.
         most_remaining: tokens the row with the most room may still commit; 0 when all rows are finished.
         remaining: [B] int64 tokens each row may still commit; 0 for finished rows.
     """
@@ -55,8 +56,12 @@ class Finisher:
         budgets = [length + stopping.max_new_tokens for length in self._prompt_lengths]
         self._limits = [min(budget, context) for budget in budgets]
         self._limit_reasons = ["length" if budget <= context else "context" for budget in budgets]
-        self.finish_reasons = [""] * len(sequences.texts)
-        remaining = [limit - length for limit, length in zip(self._limits, self._prompt_lengths, strict=True)]
+        running = sequences.active.tolist()
+        self.finish_reasons = ["" if runs else "before" for runs in running]
+        remaining = [
+            (limit - length) * runs
+            for limit, length, runs in zip(self._limits, self._prompt_lengths, running, strict=True)
+        ]
         self.most_remaining = max(remaining)
         self.remaining = torch.tensor(remaining, device=device)
         sequences.active = self.remaining > 0
@@ -65,6 +70,12 @@ class Finisher:
     def new_tokens(self) -> list[list[int]]:
         """Per row, what was committed beyond the prompt, as far as it was read."""
         return [text[length:] for text, length in zip(self._sequences.texts, self._prompt_lengths, strict=True)]
+
+    @property
+    def left(self) -> list[int]:
+        """Per row, `remaining` as far as the host has read."""
+        rows = zip(self._limits, self._sequences.texts, self.finish_reasons, strict=True)
+        return [0 if reason else limit - len(text) for limit, text, reason in rows]
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
@@ -133,10 +144,8 @@ class Finisher:
             if self.finish_reasons[row] == "stop_string":
                 self._take_back(row, excess)
                 drawn[row][0] -= excess
-        texts = self._sequences.texts
-        still_open = zip(self._limits, texts, self.finish_reasons, strict=True)
-        self.most_remaining = max(0 if reason else limit - len(text) for limit, text, reason in still_open)
-        self._sequences.longest = max(map(len, texts))
+        self.most_remaining = max(self.left)
+        self._sequences.longest = max(map(len, self._sequences.texts))
         return [[row[column] for row in drawn] for column in (0, *range(2, first))]
 
     def _note(self, row: int, block: list[int]) -> int:

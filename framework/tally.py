@@ -1,6 +1,7 @@
 """Raw counts of what the rounds did. Ratios are derived at the edge, so tallies of several runs add up."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -107,6 +108,29 @@ class Tally:
         for counted in fields(self):
             if counted.name not in SETTINGS:
                 setattr(self, counted.name, getattr(self, counted.name) + getattr(other, counted.name))
+
+    @classmethod
+    def total(cls, tallies: Iterable["Tally"]) -> "Tally":
+        """All of them, at least one, added up.
+
+        Raises:
+            ValueError: a setting differs.
+        """
+        first, *others = tallies
+        total = first.emptied()
+        for each in (first, *others):
+            total.add(each)
+        return total
+
+    @property
+    def num_passes(self) -> float:
+        """Target passes, each counted once for all its rows."""
+        return float(self.passes.sum())
+
+    @property
+    def num_drafted(self) -> float:
+        """Nodes read in all these passes beside pending."""
+        return float(self.passes @ np.arange(len(self.passes)))
 
     @property
     def num_rounds(self) -> float:

@@ -3,6 +3,7 @@
 import torch
 
 from framework.draft import DraftedNode, Outcome, Readout
+from framework.gamma_policies.gamma_policy import LARGEST
 
 
 def drafted(*confidences: float, depth: int = 1) -> DraftedNode:
@@ -12,7 +13,7 @@ def drafted(*confidences: float, depth: int = 1) -> DraftedNode:
     return DraftedNode(torch.stack([confidence, 1 - confidence], 1), entry, depth)
 
 
-def readout(*rows: tuple[int, int] | tuple[int, int, bool]) -> Readout:
+def readout(*rows: tuple[int, int] | tuple[int, int, bool], room: int = LARGEST) -> Readout:
     """A round of rows that were offered and accepted so many nodes; a third entry of False is a finished row."""
     offered, accepted, active = (list(column) for column in zip(*((*row, True)[:3] for row in rows), strict=True))
     return Readout(
@@ -22,6 +23,7 @@ def readout(*rows: tuple[int, int] | tuple[int, int, bool]) -> Readout:
         accepted=accepted,
         lost=[kept < number for number, kept in zip(offered, accepted, strict=True)],
         committed=[(kept + 1) * runs for kept, runs in zip(accepted, active, strict=True)],
+        room=[room] * len(rows),
     )
 
 
@@ -34,4 +36,5 @@ def told(outcome: Outcome) -> Readout:
         accepted=outcome.num_accepted.tolist(),
         lost=outcome.lost.tolist(),
         committed=outcome.num_committed.tolist(),
+        room=[LARGEST] * len(outcome.active),
     )

@@ -129,7 +129,10 @@ def test_a_model_that_is_sick_is_told():
 
 @pytest.mark.parametrize(("wrong", "says"), [
     ("beams=[]", "beams is []; allowed: a list"), ("drafted=[0]", "drafted is 0; allowed: a whole number from 1"),
-    ("early_stopping=never", "early_stopping is 'never'"),
+    ("early_stopping=never", "early_stopping is 'never'"), ("length_penalty=long", "length_penalty is 'long'"),
+    ("length_penalty=inf", "length_penalty is inf; allowed: a number"),
+    ("stop_strings=[end]", "stop_strings is ['end']; allowed: []"), ("draft_model.path=7", "draft_model.path is 7"),
+    ("draft_model.path=???", "draft_model.path has no value yet"),
 ])  # fmt: skip
 def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch, capfd, wrong, says):
     monkeypatch.setattr(sys, "argv", ["beam_search", "target.path=/nowhere", wrong, f"hydra.run.dir={tmp_path}"])

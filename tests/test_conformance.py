@@ -8,7 +8,9 @@ import torch
 
 from experiments.tiny_drafters import tiny_factory
 from framework.conformance import Breach, check_drafter, check_verifier
+from framework.conformance.rig import Witness
 from framework.draft import Draft, Law, Shape
+from framework.drafter import learns
 from framework.sampling import Sampling, argmax, draw
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
@@ -405,6 +407,18 @@ def _reads_pending_only(model):
 
     honest = model.catch_up
     return catch_up
+
+
+def test_a_witness_lets_who_learns_not_learn_and_nobody_else_seem_to():
+    class Learning(Bigram):
+        def learn(self, sequences):
+            raise AssertionError
+
+    target = tiny_target(vocabulary=V)
+    assert not learns(Witness(Bigram(target)))
+    witness = Witness(Learning(target))
+    assert learns(witness)
+    witness.learn(None)
 
 
 def test_a_real_target_is_cut_down_to_few_tokens():

@@ -53,9 +53,10 @@ def test_models_are_made_and_a_picture_is_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["make_language_models", "--config-name=digits", "device=cpu", "threads=1", *tiny,
                                       f"folder={models}", f"workdir={tmp_path / 'work'}"])  # fmt: skip
     make_language_models.main()
-    monkeypatch.setattr(sys, "argv", ["draw_digits", f"target.path={models / 'target'}", "prompts.count=4",
-                                      f"drafter.model.path={models / 'drafter'}", "device=cpu",
-                                      f"hydra.run.dir={tmp_path / 'picture'}"])  # fmt: skip
+    said = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: python -m experiments.").split()
+    assert said == ["draw_digits", f"target.path={models / 'target'}", f"drafter.model.path={models / 'drafter'}"]
+    picture = f"hydra.run.dir={tmp_path / 'picture'}"
+    monkeypatch.setattr(sys, "argv", [*said, "prompts.count=4", "device=cpu", picture])
     draw_digits.main()
     assert (tmp_path / "picture" / "digits.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out

@@ -1,9 +1,11 @@
 """Measure under random yaml values: it runs to a record, or says in one line which key is wrong."""
 
+import atexit
 import contextlib
 import io
 import json
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -45,6 +47,7 @@ NOT_TRIED = re.compile(
 def tiny() -> tuple[Path, list[str]]:
     """A folder of tiny models and texts, and overrides that put them in the place of the embedded ones."""
     folder = Path(tempfile.mkdtemp(prefix="outrider-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for seed, name in enumerate(("target", "drafter", "drafter_large", "drafter_small"), start=1):
         save_tiny(folder / name, seed=seed, context=64)
     target = load_target(path=f"{folder}/target", dtype="float32", device="cpu", attention="sdpa", context=None)

@@ -243,6 +243,15 @@ def test_a_batch_is_rewarded_by_the_mean_of_the_rows_that_took_part() -> None:
     assert policy._played == {1: 1, 4: 0, 2: 0}
 
 
+def test_a_draft_that_the_budget_cut_rewards_no_arm() -> None:
+    policy = bandit()
+    assert gammas(policy, readout((1, 1)), readout((2, 2), room=2)) == [1, 4, 4]
+    assert policy._played == {1: 1, 4: 0, 2: 0}
+    assert gammas(policy, readout((1, 1)), readout((2, 2), room=4)) == [1, 4, 2], (
+        "a drafter that found less has its arm"
+    )
+
+
 def test_a_bandit_without_costs_says_which_key_to_set() -> None:
     with pytest.raises(ValueError, match=r"gamma\.c is null"):
         bandit(c=None).next_gamma()
@@ -369,3 +378,25 @@ def test_probing_rounds_are_the_only_ones_that_draft() -> None:
     )
     assert tally.num_rounds == 16 and float(tally.accepted.sum(0)[1:].sum()) == 0
     assert tally.passes.tolist()[:2] == [13, 3]
+
+
+class Watches(Fixed):
+    """Keeps what it is told."""
+
+    def begin(self) -> None:
+        self.told: list[Readout] = []
+
+    def observe(self, readout: Readout) -> None:
+        self.told.append(readout)
+
+
+def test_the_loop_says_how_deep_a_budget_lets_drafts_be() -> None:
+    """One token comes of the prefill, and one that follows a draft has its place."""
+    policy = Watches(gamma=3)
+    engine(Asks(), policy).generate([[5, 6], [7]], stopping=Stopping(max_new_tokens=6), seeds=[0, 1])
+    left = [5, 5]
+    for told in policy.told:
+        assert told.room == [each - 1 for each in left]
+        assert [min(3, room) for room in told.room] == told.offered or 0 in told.active
+        left = [each - kept for each, kept in zip(left, told.committed, strict=True)]
+    assert left == [0, 0] and len(policy.told) > 2

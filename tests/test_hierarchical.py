@@ -15,6 +15,7 @@ from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.stopwatch import Stopwatch
 from framework.tiny_models import tiny_model, tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
@@ -111,6 +112,32 @@ def test_middle_rounds_are_fewer_than_the_tokens_they_bring():
     seen = []
     generate(target, drafter, Sampling(), Fixed(gamma=5), lambda outcome: seen.append(outcome.draft.num_nodes))
     assert drafter.inner_tally.passes.sum() == sum(-(-(nodes + 1) // 3) for nodes in seen)
+
+
+def test_nothing_is_drafted_for_rows_that_are_done():
+    """The inner rounds go on for as long as the rows that are decoding need them."""
+    target = tiny_target()
+    drafter = three_levels(target)
+    decoder = Engine(
+        target=target, drafter=drafter, verifier=SpeculativeSampling(), gamma_policy=Fixed(gamma=6),
+        sampling=Sampling(temperature=0.2),
+    )  # fmt: skip
+
+    def drafted(rows):
+        decoding = decoder.begin(
+            [PROMPTS[0]] * 8, stopping=Stopping(max_new_tokens=30), seeds=list(range(8)), detailed=False,
+            stopwatch=Stopwatch(target.device),
+        )  # fmt: skip
+        decoding.sequences.active = torch.tensor([row in rows for row in range(8)])
+        uniforms = decoding.uniforms.next_round()[:, : drafter.num_uniforms(6)]
+        tokens = drafter.propose(decoding.sequences, 6, uniforms).tokens.tolist()
+        assert drafter.inner_tally.committed == 7 * len(rows)
+        return tokens, drafter.inner_tally.passes.sum()
+
+    together, most = drafted(range(8))
+    alone = [drafted([row]) for row in range(8)]
+    assert [tokens[row] for row, (tokens, _) in enumerate(alone)] == together
+    assert min(passes for _, passes in alone) < max(passes for _, passes in alone) == most
 
 
 def test_four_levels_keep_the_contract():

@@ -170,6 +170,9 @@ def test_what_cannot_learn_is_refused_in_one_line(heads):
         online(target, lambda target: PromptLookup(target=target, **lookup))
     with pytest.raises(ValueError, match=r"weights in torch.bfloat16, .* allowed: float32, float64"):
         online(tiny_target(dtype=torch.bfloat16), heads)
+    short = CachedLM(tiny_model("gpt2", context=20), vocabulary_size=target.vocabulary_size)
+    with pytest.raises(ValueError, match=r"drafter.window is 64, .* texts of at most 20 tokens; allowed: "):
+        online(target, lambda target: SmallTransformer(target, model=lambda _: short))
     with pytest.raises(ValueError, match=r"target without an encoder"):
         online(tiny_target("t5"), small)
 

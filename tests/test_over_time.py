@@ -1,17 +1,26 @@
 """What of the lost alpha is recovered, from records of a frozen drafter and of the same one learning."""
 
+import sys
+
 import pytest
 
+from experiments import measure
 from experiments.over_time import courses, draw, table
 from framework.prompts.in_turn import InTurn
 from framework.prompts.repeated import Repeated
+from framework.tiny_models import save_tiny
 
 
-def record(drafter, accepted, seed=0, *, learns=False):
+def record(drafter, accepted, seed=0, *, learns=False, **config):
     """Ten nodes are tested in every prompt."""
     return {
         "point": {"drafter": drafter, "temperature": 0},
-        "config": {"seed": seed, "drafter": {"steps": 8 * learns}, "prompts": {"source": {"counts": [4, 60]}}},
+        "config": {
+            "seed": seed,
+            "drafter": {"steps": 8 * learns},
+            "prompts": {"source": {"counts": [4, 60], "seed": seed}},
+        }
+        | config,
         "metrics": {"tokens_equal_yardstick": True},
         "stages": {"learn": 1.5},
         "seconds": 6.0,
@@ -41,9 +50,40 @@ def test_seeds_are_rows_with_a_mean_and_unequal_tokens_are_seen():
     assert len(draw(courses(records)).axes) == 1
 
 
+def test_a_frozen_drafter_that_decoded_otherwise_is_no_twin():
+    """Another gamma, another target: each learning one has its own, and no mean is taken over both."""
+    records = []
+    for late, config in ((4, {"gamma": 2}), (6, {"gamma": 5}), (5, {"gamma": 2, "target": "other"})):
+        records.append(record("small", [8] * 4 + [late] * 60, **config, threads=1))
+        records.append(record("small", [8] * 4 + [late + 1] * 60, **config, learns=True))
+    alone = record("small", [8] * 4 + [9] * 60, gamma=3, learns=True)
+    found = courses([*records, alone])
+    assert [course.frozen_late for course in found] == pytest.approx([0.4, 0.6, 0.5])
+    assert [row[2] for row in table(found)[1:]] == ["0", "mean"] * 3
+
+
 def test_where_nothing_was_lost_nothing_is_recovered():
     (found,) = courses([record("small", [5] * 64), record("small", [9] * 64, learns=True)])
     assert found.recovered is None and table([found])[1][6] == "–"
+
+
+def test_the_study_ends_with_its_table_and_picture(tmp_path, monkeypatch, capfd):
+    """Tiny models and short texts in the place of its own; frozen and learning, with one seed."""
+    for seed, name in enumerate(("target", "drafter"), start=1):
+        save_tiny(tmp_path / name, seed=seed)
+    sources = [f"{{_target_:framework.prompts.repeated.Repeated,text:{text},times:40}}" for text in ("ab", "ca")]
+    arguments = [
+        "study=domain_switch", "target=pretrained", f"target.path={tmp_path}/target", "target.dtype=float32",
+        "device=cpu", f"drafter.drafter.model.path={tmp_path}/drafter", f"prompts.source.sources=[{','.join(sources)}]",
+        "prompts.source.counts=[4,32]", "prompts.source.joined=[1,1]", "max_new_tokens=6", "drafter.every=32",
+        "drafter.window=16", "seed=0", "tracker=jsonl", f"hydra.sweep.dir={tmp_path}/sweep",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["measure", "-m", *arguments])
+    measure.main()
+    (heading, _, row, mean) = (tmp_path / "sweep" / "over_time.md").read_text().splitlines()[:4]
+    assert "recovered" in heading and row.split(" | ")[2] == "0" and mean.split(" | ")[2] == "mean"
+    assert row.split(" | ")[7] == "yes" and float(row.split(" | ")[8]) > 0  # greedy tokens are plain decoding's
+    assert (tmp_path / "sweep" / "over_time.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_sources_come_in_turn():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
+import torch.distributed as dist
 
 from experiments import measure, measurement, ranks
 from experiments.kept import Kept
@@ -23,10 +23,11 @@ from framework.prompts.prompt_set import Prompt, PromptSet
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
-from framework.tiny_models import save_tiny, tiny_target
+from framework.tiny_models import tiny_target
 from framework.tracker import Point
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.counted_records import records_of
+from tests.tiny_pair import tiny_pair
 
 REPOSITORY = Path(__file__).parents[1]
 RANKS = 2
@@ -50,13 +51,8 @@ together.all(None)
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Overrides that measure a tiny pair on five prompts, two at a time: the last batch has one, and so has a rank."""
     folder = tmp_path_factory.mktemp("tiny")
-    save_tiny(folder / "target", seed=1)
-    save_tiny(folder / "drafter", seed=2)
-    texts = ("def ab(x):", "z", "q a b a b", "aa", "b c")
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     return [
-        "target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu",
-        f"drafter.model.path={folder / 'drafter'}", "prompts=jsonl", f"prompts.source.path={folder / 'prompts.jsonl'}",
+        *tiny_pair(folder, "def ab(x):", "z", "q a b a b", "aa", "b c"), f"drafter.model.path={folder / 'drafter'}",
         "batch_size=2", "max_new_tokens=8", "repeats=2", "sampling.temperature=1", "verifier=lenience",
         "tracker=jsonl", "engine.compile=false", "share_cores=true",
     ]  # fmt: skip
@@ -171,13 +167,14 @@ def test_submitit_starts_the_ranks_of_a_point(tiny, tmp_path):
 @pytest.mark.parametrize("signal", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
 def test_nobody_waits_for_a_dead_rank(tmp_path, signal):
     patience = 30  # seconds, which ranks have to be there, too
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    # Where they meet is kept here, as torchrun keeps it: who asked for a free port first may find it taken.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", MEETS, str(patience), signal], cwd=tmp_path, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            env=environment(RANK=str(rank), WORLD_SIZE="2", **met),
         )
         for rank in range(RANKS)
     ]  # fmt: skip

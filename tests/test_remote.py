@@ -2,6 +2,7 @@
 
 import gc
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -152,6 +153,24 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
     assert away.bytes_up > 0 and away.bytes_down > 0
 
 
+def test_an_outcome_is_read_while_it_is_lent(target):
+    """Its tensors may hold another round's numbers once `observe` has returned."""
+    away, here = remote(target, LOOKUP), LOOKUP(target=target)
+
+    class Returned(Remote):
+        def __init__(self):
+            self.__dict__ = away.__dict__
+
+        def observe(self, sequences, outcome):
+            super().observe(
+                sequences, lent := replace(outcome, stop=outcome.stop + 0, num_committed=outcome.num_committed + 0)
+            )
+            lent.stop.fill_(77), lent.num_committed.fill_(77)
+
+    got, expected = generated(target, Returned()), generated(target, here)
+    assert got.tokens == expected.tokens and got.tally.counts() == expected.tally.counts()
+
+
 def test_a_link_takes_its_time(target):
     assert Link(0.25, 1000).seconds(500) == 0.75 and Link().seconds(10**9) == 0
     drafter = remote(target, LOOKUP, latency_ms=30)
@@ -214,6 +233,13 @@ def test_a_process_ends_with_the_drafter_that_asks_it(target):
     assert not process.is_alive()
 
 
+class Learning(Asleep):
+    """A drafter that would be told of laws."""
+
+    def learn(self, sequences):
+        pass
+
+
 BORROWER = partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1)
 BRANCHING = partial(TransformerTree, branching=[2], children="iid")
 
@@ -224,8 +250,9 @@ BRANCHING = partial(TransformerTree, branching=[2], children="iid")
         (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), "max_ngram is 0; allowed: "),
         (BORROWER, "drafter needs the target itself"),
         (BRANCHING, "drafter drafts CHAINS; allowed: a CHAIN"),
+        (Learning, "drafter is a Learning: it learns from the target's laws, which are in another process; allowed: "),
     ],
-    ids=["knob", "borrower", "tree"],
+    ids=["knob", "borrower", "tree", "learner"],
 )
 def test_what_the_drafter_says_is_said_here(target, small, factory, message):
     if factory is BRANCHING:

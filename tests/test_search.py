@@ -12,19 +12,15 @@ from optuna.trial import TrialState
 from experiments import search
 from experiments.records import load_records
 from experiments.studies import DATABASE
-from framework.tiny_models import save_tiny
 from framework.tracker import Point
+from tests.tiny_pair import tiny_pair
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides that put a tiny target and two short prompts in the place of the embedded ones."""
-    folder = tmp_path_factory.mktemp("tiny")
-    save_tiny(folder / "target", seed=1)
-    (folder / "prompts.jsonl").write_text('{"prompt": "def ab(x):"}\n{"prompt": "z"}\n')
+    """Overrides of a search among two drafters, on two short prompts."""
     return [
-        "target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu",
-        "prompts=jsonl", f"prompts.source.path={folder / 'prompts.jsonl'}", "max_new_tokens=6", "repeats=1",
+        *tiny_pair(tmp_path_factory.mktemp("tiny"), "def ab(x):", "z"), "max_new_tokens=6", "repeats=1",
         "tracker=jsonl", "engine.compile=false", "over.drafter=[prompt_lookup,uniform_random]",
     ]  # fmt: skip
 

@@ -20,8 +20,8 @@ from experiments import assemble, measure, measurement, wandb_tracker
 from experiments.kept import Kept, kept_by_process
 from experiments.sweeps import LOCK_FILE, Sweep, check_cores, claim, set_aside
 from framework.engine import Engine
-from framework.tiny_models import save_tiny
 from tests.counted_records import records_of
+from tests.tiny_pair import tiny_pair
 
 REPOSITORY = Path(__file__).parents[1]
 FOUR_POINTS = ["gamma.gamma=1,2", "sampling.temperature=0,1"]
@@ -30,14 +30,9 @@ TWELVE_POINTS = ["drafter=prompt_lookup,uniform_random", "gamma.gamma=1,2,3", "s
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides that put a tiny target and two short prompts in the place of the embedded ones."""
-    folder = tmp_path_factory.mktemp("tiny")
-    save_tiny(folder / "target", seed=1)
-    save_tiny(folder / "drafter", seed=2)
-    (folder / "prompts.jsonl").write_text('{"prompt": "def ab(x):"}\n{"prompt": "z"}\n')
+    """Overrides of a point that is soon measured, on two short prompts."""
     return [
-        "target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu",
-        "prompts=jsonl", f"prompts.source.path={folder / 'prompts.jsonl'}", "max_new_tokens=8", "repeats=1",
+        *tiny_pair(tmp_path_factory.mktemp("tiny"), "def ab(x):", "z"), "max_new_tokens=8", "repeats=1",
         "hugging_face=false", "tracker=jsonl", "engine.compile=false",
     ]  # fmt: skip
 

@@ -15,7 +15,8 @@ class Bandit:
         (mean tokens + exploration * gamma * sqrt(2 ln t / n)) / time
 
     The reward is a speed and not the number of accepted tokens, which the longest draft always wins. Every generation
-    begins anew, as published: an arm's worth belongs to a text. A batch plays one arm, for the mean reward of its rows.
+    begins anew, as published: an arm's worth belongs to a text. A batch plays one arm, for the mean reward of its rows;
+    near the end of their budgets, where drafts are cut, rows reward none.
     Looking at an outcome waits for the device once a round.
     """
 
@@ -76,7 +77,9 @@ class Bandit:
         return (self._tokens[gamma] / played + width) / self._costs.of_round(gamma)
 
     def observe(self, readout: Readout) -> None:
-        accepted = [kept for active, kept in zip(readout.active, readout.accepted, strict=True) if active]
+        # A draft that a row's budget cuts says nothing of its arm.
+        rows = zip(readout.active, readout.accepted, readout.room, strict=True)
+        accepted = [kept for active, kept, room in rows if active and room >= self._arm]
         if accepted:
             self._played[self._arm] += 1
             self._tokens[self._arm] += 1 + sum(accepted) / len(accepted)

@@ -1,6 +1,5 @@
 """Draft until a trained head expects a rejection (SpecDec++; Huang, Guo and Wang, 2024)."""
 
-import torch
 from torch import Tensor
 
 from framework.acceptance_head import load_head
@@ -16,6 +15,8 @@ class StopHead:
     1 - threshold). The token that brought the product down is still offered, which is exact. A drafter that drafts all
     nodes at once is not stopped. Asking waits for the device once a node.
     """
+
+    _all_kept: Tensor  # [B] float32: the product so far
 
     def __init__(self, *, max_gamma: int, path: str, threshold: float):
         """
@@ -33,7 +34,6 @@ class StopHead:
         self.max_gamma = max_gamma
         self.threshold = threshold
         self._head = load_head(path, key="gamma.path")
-        self._all_kept = torch.ones(1)
 
     def keep_drafting(self, node: DraftedNode) -> Tensor:
         chance = self._head.to(node.law.device).chance(node)
