@@ -104,6 +104,8 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
     if str(made.get("_target_")).endswith("StandardLibrary"):
         made["folder"] = _tiny_library()
+    if str(made.get("_target_")).endswith("Online"):
+        made["window"] = 64  # what tiny models read
     if str(made.get("_target_")).endswith("load_other_model"):
         made["path"] = _tiny_other_folder(vocabulary)
     return made

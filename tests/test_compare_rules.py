@@ -100,7 +100,7 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch, c
     ("row", "says"),
     [
         ({"drafter": "transformer_tree", "knobs": "{branching: [2]}"}, "rows.1.rules: verifier=block"),
-        ({"drafter": "transformer_tree", "knobs": "{branching: [2, 2, 2]}"}, "rows.1.gamma: drafter.branching"),
+        ({"drafter": "transformer_tree", "knobs": "{branching: [2, 2, 2]}"}, "rows.1.gamma: the drafter's tree"),
         ({"drafter": "transformer_tree", "knobs": "{children: many}"}, "rows.1.knobs: drafter.children"),
         ({"knobs": "{model: {path: /nowhere}}"}, "rows.1.knobs: drafter.model.path"),
     ],

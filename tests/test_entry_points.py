@@ -12,7 +12,7 @@ import torch
 from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure, timing
 from experiments.records import group_records, load_records
-from experiments.tiny_drafters import save_tiny_heads, save_tiny_layer
+from experiments.tiny_drafters import TRAINED, save_tiny_heads
 from experiments.wandb_reading import read_offline_run
 from framework.acceptance_head import AcceptanceHead, save_head
 from framework.cached_lm import CachedLM
@@ -38,7 +38,8 @@ def tiny(tmp_path_factory) -> list[str]:
     target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
     save_tiny_heads(folder / "medusa", target)
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
-    save_tiny_layer(folder / "outputs" / "train" / "parallel", target)
+    for trained, save in TRAINED.items():
+        save(folder / trained, target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     lines = [

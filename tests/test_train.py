@@ -182,7 +182,7 @@ def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong
 @pytest.mark.parametrize(
     ("drafter", "says"),
     [
-        ("ngram", "which is not trained; allowed: medusa, parallel, small_transformer, or training=stop_head"),
+        ("ngram", "which is not trained; allowed: eagle, medusa, parallel, small_transformer, or training=stop_head"),
         ("layer_skip", "(python -m experiments.search_layers finds its layers); allowed"),
         ("transformer_tree", "(it drafts with the model that drafter=small_transformer trains); allowed"),
     ],
