@@ -95,25 +95,34 @@ def test_it_holds_under_samples_that_see_a_hundredth(drafter, sampling):
     assert prover.cell(drafter, prover.usual(drafter), "fixed", sampling).holds
 
 
-@pytest.mark.parametrize("spread", ["one continuation", "half of them"])
-def test_600_000_samples_see_a_total_variation_of_a_hundredth(spread):
-    """Drawn from a law that is 0.01 off, the sample is rejected at the same false-alarm rate, in 20 of 20 draws."""
+@pytest.mark.parametrize(
+    ("samples", "bias", "spread"),
+    [
+        (600_000, 0.01, "one continuation"),
+        (600_000, 0.01, "half of them"),
+        (100_000, 0.025, "one continuation"),
+        (100_000, 0.025, "half of them"),
+        (10_000, 0.08, "half of them"),  # no continuation is likely enough to lose so much
+    ],
+)
+def test_so_many_samples_see_such_a_total_variation(samples, bias, spread):
+    """Drawn from a law that is so far off, the sample is rejected at the same false-alarm rate, in 20 of 20 draws."""
     law = continuation_law(tiny_target(vocabulary=3), PROMPT, 4, Sampling())
     off = law.probs.clone()
     likely = off.argsort(descending=True)
     if spread == "one continuation":
-        off[likely[0]] -= 0.01
-        off[likely[1]] += 0.01
+        off[likely[0]] -= bias
+        off[likely[1]] += bias
     else:  # the mass is moved in proportion, where it is hardest to see
         more, less = likely[::2], likely[1::2]
-        off[more] *= 1 + 0.01 / off[more].sum()
-        off[less] *= 1 - 0.01 / off[less].sum()
-    assert (off - law.probs).abs().sum() / 2 == pytest.approx(0.01)
+        off[more] *= 1 + bias / off[more].sum()
+        off[less] *= 1 - bias / off[less].sum()
+    assert (off - law.probs).abs().sum() / 2 == pytest.approx(bias)
     dice = torch.Generator().manual_seed(0)
     for _ in range(20):
-        drawn = torch.multinomial(off, 600_000, replacement=True, generator=dice)
+        drawn = torch.multinomial(off, samples, replacement=True, generator=dice)
         counts = torch.bincount(drawn, minlength=len(off))
-        assert chi_square(counts, law.probs * 600_000).p_value < FALSE_ALARM
+        assert chi_square(counts, law.probs * samples).p_value < FALSE_ALARM
 
 
 @pytest.mark.parametrize(
