@@ -2,6 +2,7 @@
 
 import copy
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -182,9 +183,16 @@ def test_the_sum_over_generations_sees_a_weak_token_that_is_dropped() -> None:
 
 # Through the real loop
 
+KINDS = ("medusa", "ngram", "small_transformer", "transformer_tree")  # tree and chain, chosen and drawn
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", NAMES)
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param(name, policy, marks=() if name in KINDS or policy == "best_expected_speed" else pytest.mark.slow)
+        for name, policy in product(NAMES, POLICIES)
+    ],
+)
 def test_greedy_tokens_equal_plain_decoding(name: str, policy: str) -> None:
     target, stopping = tiny_target(), Stopping(max_new_tokens=30, eos_ids=(0,))
     seeds = list(range(len(RAGGED)))
