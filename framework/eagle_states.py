@@ -93,8 +93,11 @@ class EagleStates:
         slots = first.unsqueeze(1) + self._slots.ids[: followed.shape[1]]
         rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
         self._states[rows, slots.clamp(max=self._states.shape[1] - 1)] = hidden[rows, followed]
+        unread = self._most_unread + followed.shape[1]
         # In programs it is a number that they are made for: as a power of two it takes few values.
-        self._most_unread = min(_power_of_two(self._most_unread + followed.shape[1]), self._states.shape[1])
+        self._most_unread = min(
+            _power_of_two(unread) if torch.compiler.is_compiling() else unread, self._states.shape[1]
+        )
 
     def _read(self, states: Tensor, tokens: Tensor, slots: Tensor, visible: int) -> Tensor:
         """[B, M, H] of pairs in slots [B, M] int64, each of which sees all slots up to its own."""

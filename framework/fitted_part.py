@@ -72,7 +72,8 @@ def load_part(
             part.load_state_dict(weights)
             return part.requires_grad_(False), facts
     except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
-        raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {error}") from error
+        reason = " ".join(str(error).split())  # torch takes a line for every weight
+        raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {reason}") from error
     raise ValueError(
         f"drafter.path is {path!r}, made for the target with the fingerprint "
         f"{facts['target_fingerprint']}; this one's is {target.fingerprint} (a dtype that rounds its weights makes "

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.nn import functional
 
 from drafters.eagle import Eagle
@@ -240,3 +241,8 @@ def test_what_is_wrong_names_its_key(tmp_path):
         Eagle(target, path="/nowhere")
     with pytest.raises(ValueError, match=r"drafter\.path is .* target"):
         Eagle(target, path=str(save_tiny_eagle(tmp_path, tiny_target(seed=1))))
+    path = save_tiny_eagle(tmp_path, target)
+    save_file({"another": torch.zeros(1)}, path / "eagle.safetensors")
+    with pytest.raises(OSError, match=r"^drafter\.path is .* cannot be loaded: .*join\.weight.*$") as found:
+        Eagle(target, path=str(path))
+    assert "\n" not in str(found.value)
