@@ -106,6 +106,8 @@ class EagleTraining:
                 sums[depth] += torch.stack([(each * here).sum() for each in (shared, agrees, here)]).cpu()
         found = {}
         for depth, (shared, agrees, number) in enumerate(sums.tolist(), start=1):
+            if not number:  # all texts end before
+                break
             found[f"depth {depth} overlap"] = shared / number
             found[f"depth {depth} top-1"] = agrees / number
         return found
