@@ -79,7 +79,11 @@ def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer, [B, capacity, heads, dim]: a slot is one contiguous row to copy into."""
+    """Keys and values of one layer, [B * capacity, heads, dim]: a slot is one contiguous row to copy into.
+
+    They are kept as they are written, all rows laid end to end: a program that writes a view of what it is given, and
+    that twice, as a tree's moves or several passes of a drafter do, copies all of it before and after.
+    """
 
     def __init__(self, slots: Slots):
         super().__init__()
@@ -89,7 +93,7 @@ class _SlotLayer(CacheLayerMixin):
         rows, capacity = self.slots.num_rows, self.slots.capacity
         with torch.inference_mode(False):  # ordinary tensors, which compiled programs write, too
             self.keys, self.values = (
-                torch.zeros(rows, capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
+                torch.zeros(rows * capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
                 for s in (key_states, value_states)
             )
         self.is_initialized = True
@@ -102,15 +106,18 @@ class _SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         writes = slots.writes.to(key_states.device)  # layers may lie on other devices than tokens
         for kept, states in ((self.keys, key_states), (self.values, value_states)):
-            kept.flatten(0, 1).index_copy_(0, writes, states.transpose(1, 2).flatten(0, 1))
-        return self.keys[:, : slots.visible].transpose(1, 2), self.values[:, : slots.visible].transpose(1, 2)
+            kept.index_copy_(0, writes, states.transpose(1, 2).flatten(0, 1))
+        return self._seen(self.keys), self._seen(self.values)
+
+    def _seen(self, kept: Tensor) -> Tensor:
+        """[B, heads, visible, dim]"""
+        return kept.unflatten(0, (self.slots.num_rows, -1))[:, : self.slots.visible].transpose(1, 2)
 
     def move(self, source: Tensor, to: Tensor) -> None:
         """Copy slots; both are int64 indices into all rows laid end to end."""
         source, to = source.to(self.keys.device), to.to(self.keys.device)
         for kept in (self.keys, self.values):
-            flat = kept.flatten(0, 1)
-            flat.index_copy_(0, to, flat.index_select(0, source))
+            kept.index_copy_(0, to, kept.index_select(0, source))
 
     # Asked only when a pass comes without a mask: a single token of a single row, or rows from their beginning.
     def get_seq_length(self) -> int:

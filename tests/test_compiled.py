@@ -12,6 +12,7 @@ from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.fixed import Fixed
 from framework.sampling import Sampling
 from framework.stopping import Stopping
+from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.tiny_models import tiny_model, tiny_target
 from framework.verifiers.standard import standard_rule
@@ -82,6 +83,21 @@ def test_like_models_keep_their_weights_apart():
         found.append(tokens_of(program, RAGGED))
         assert found[-1] == tokens_of(eager, RAGGED)
     assert found[0] != found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "medusa", "layer_skip"])
+def test_programs_write_keys_where_they_lie(name):
+    """A round in a long text makes nothing as large as what one layer keeps of it."""
+    _, program = engines(tiny_target(context=9000), name, GREEDY, Fixed(gamma=3))
+    stopping, seeds, stopwatch = Stopping(max_new_tokens=8000), [0, 1, 2], Stopwatch(torch.device("cpu"))
+    decoding = program.begin(RAGGED, stopping=stopping, seeds=seeds, detailed=False, stopwatch=stopwatch)
+    program.round(decoding)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        program.round(decoding)
+    made = [event.nbytes() for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    kept = program.target.model._slots.cache.layers[0].keys.nbytes
+    assert 0 < max(made) < kept
 
 
 class Alternating(Fixed):
