@@ -21,7 +21,7 @@ from framework.cache_slots import Slots
 from framework.conditioned_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
 from framework.draft import Outcome
 from framework.refusal import longest_context, refusal
-from framework.sequences import Sequences
+from framework.sequences import Sequences, power_of_two
 from framework.tree import Tree
 
 # Logits of more fed tokens than this are computed only where they are asked for.
@@ -176,8 +176,7 @@ class CachedLM:
             start = torch.minimum(self.cached, sequences.lengths - 1)
             num_tokens, furthest = torch.stack([(sequences.lengths - start).max(), start.max()]).tolist()
         else:
-            # A power of two, so that there are few different passes.
-            num_tokens = furthest = 1 << (self._most_uncached - 1).bit_length()
+            num_tokens = furthest = power_of_two(self._most_uncached)
             start = (sequences.lengths - num_tokens).clamp(min=0)
         index = (start.unsqueeze(1) + self._slots.ids[:num_tokens]).clamp_(max=sequences.tokens.shape[1] - 1)
         logits = self.forward(

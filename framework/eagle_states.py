@@ -11,7 +11,7 @@ from torch import Tensor
 from framework.cache_slots import Slots
 from framework.draft import Outcome
 from framework.eagle_layer import EagleLayer
-from framework.sequences import Sequences
+from framework.sequences import Sequences, power_of_two
 
 
 class EagleStates:
@@ -53,7 +53,7 @@ class EagleStates:
         May be called again before anything is committed, and is the same then.
         """
         # A power of two, so that there are few different passes; pairs that are read again are what they were.
-        num_pairs = min(_power_of_two(max(self._most_unread, depth + 1)), self._states.shape[1])
+        num_pairs = min(power_of_two(max(self._most_unread, depth + 1)), self._states.shape[1])
         self._most_unread = 0
         last = sequences.lengths - 2
         start = (last + 1 - num_pairs).clamp(min=0)
@@ -96,7 +96,7 @@ class EagleStates:
         unread = self._most_unread + followed.shape[1]
         # In programs it is a number that they are made for: as a power of two it takes few values.
         self._most_unread = min(
-            _power_of_two(unread) if torch.compiler.is_compiling() else unread, self._states.shape[1]
+            power_of_two(unread) if torch.compiler.is_compiling() else unread, self._states.shape[1]
         )
 
     def _read(self, states: Tensor, tokens: Tensor, slots: Tensor, visible: int) -> Tensor:
@@ -107,8 +107,3 @@ class EagleStates:
 
     def _passed(self, states: Tensor, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         return self.layer(states, tokens, positions, keep=self._slots.cache.layers[0].update, mask=mask)
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest that is not smaller."""
-    return 1 << (number - 1).bit_length()

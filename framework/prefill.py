@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from framework.sequences import Conditioned, Prompt, Sequences
+from framework.sequences import Conditioned, Prompt, Sequences, power_of_two
 from framework.stopping import Finisher, Stopping
 from framework.target import Target
 
@@ -54,7 +54,7 @@ def prefill(
     check_prompts(prompts, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in prompts)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    width = max(LEAST_WIDTH, 1 << (width - 1).bit_length())
+    width = max(LEAST_WIDTH, power_of_two(width))
     sequences = Sequences.from_prompts(prompts, width=width, device=target.device)
     model.begin(len(prompts), width)
     model.read_sources(sequences)

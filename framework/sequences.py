@@ -141,8 +141,12 @@ def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
 
 
 def _width_of(sources: list[list[int]]) -> int:
-    # A power of two: few compiled programs serve many sources.
-    return max(LEAST_SOURCE, 1 << (max(map(len, sources)) - 1).bit_length())
+    return max(LEAST_SOURCE, power_of_two(max(map(len, sources))))
+
+
+def power_of_two(number: int) -> int:
+    """The smallest that is not smaller: sizes that are rounded up so are few, and so are programs made for them."""
+    return 1 << (number - 1).bit_length()
 
 
 class TakesTokens(Protocol):

@@ -43,8 +43,8 @@ class Finisher:
     Attributes:
         finish_reasons: per row: eos, stop_string, length or context; "" while it is running, and "before" of one that
             was not active to begin with.
-        most_remaining: tokens the row with the most room may still commit; 0 when all rows are finished.
-        remaining: [B] int64 tokens each row may still commit; 0 for finished rows.
+        left: per row, tokens it may still commit, as far as the host has read; 0 for finished rows.
+        remaining: [B] int64, the same on the device.
     """
 
     def __init__(self, sequences: Sequences, stopping: Stopping, context: int):
@@ -58,12 +58,11 @@ class Finisher:
         self._limit_reasons = ["length" if budget <= context else "context" for budget in budgets]
         running = sequences.active.tolist()
         self.finish_reasons = ["" if runs else "before" for runs in running]
-        remaining = [
+        self.left = [
             (limit - length) * runs
             for limit, length, runs in zip(self._limits, self._prompt_lengths, running, strict=True)
         ]
-        self.most_remaining = max(remaining)
-        self.remaining = torch.tensor(remaining, device=device)
+        self.remaining = torch.tensor(self.left, device=device)
         sequences.active = self.remaining > 0
 
     @property
@@ -72,10 +71,9 @@ class Finisher:
         return [text[length:] for text, length in zip(self._sequences.texts, self._prompt_lengths, strict=True)]
 
     @property
-    def left(self) -> list[int]:
-        """Per row, `remaining` as far as the host has read."""
-        rows = zip(self._limits, self._sequences.texts, self.finish_reasons, strict=True)
-        return [0 if reason else limit - len(text) for limit, text, reason in rows]
+    def most_remaining(self) -> int:
+        """Tokens the row with the most room may still commit; 0 when all rows are finished."""
+        return max(self.left)
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
@@ -144,7 +142,8 @@ class Finisher:
             if self.finish_reasons[row] == "stop_string":
                 self._take_back(row, excess)
                 drawn[row][0] -= excess
-        self.most_remaining = max(self.left)
+        rows = zip(self._limits, self._sequences.texts, self.finish_reasons, strict=True)
+        self.left = [0 if reason else limit - len(text) for limit, text, reason in rows]
         self._sequences.longest = max(map(len, self._sequences.texts))
         return [[row[column] for row in drawn] for column in (0, *range(2, first))]
 
