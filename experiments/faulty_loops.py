@@ -20,7 +20,6 @@ from framework.stopping import Finisher, Stopping
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.uniforms import Uniforms
-from framework.verifiers.standard import standard_rule
 
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
@@ -30,13 +29,7 @@ def _decoders(
     target: Target, sampling: Sampling, drafter_name: str = "small_transformer"
 ) -> tuple[Autoregressive, Engine]:
     drafter = tiny_factory(drafter_name, target.vocabulary_size)(target=target)
-    engine = Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=3),
-        sampling=sampling,
-    )
+    engine = Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=sampling)
     return Autoregressive(target=target, sampling=sampling), engine
 
 

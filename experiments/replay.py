@@ -22,7 +22,6 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tally import Tally
 from framework.target import Target
-from framework.verifiers.standard import standard_rule
 
 register_resolvers()
 
@@ -53,7 +52,6 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
             engine = Engine(
                 target=written,
                 drafter=drafter,
-                verifier=standard_rule(drafter.law, drafter.shape),
                 gamma_policy=gamma_policy,
                 sampling=Sampling(temperature=0),
             )

@@ -18,6 +18,7 @@ from framework.stopwatch import Stopwatch
 from framework.tally import Tally
 from framework.target import Target
 from framework.uniforms import Uniforms
+from framework.verifiers.standard import standard_rule
 from framework.verifiers.verifier import Verifier
 
 
@@ -29,18 +30,20 @@ class Engine:
         *,
         target: Target,
         drafter: Drafter,
-        verifier: Verifier,
+        verifier: Verifier | None = None,
         gamma_policy: GammaPolicy,
         sampling: Sampling,
         compiled: bool = False,
     ):
         """
         Args:
+            verifier: None is the usual exact rule for the drafter's drafts (`standard_rule`).
             compiled: whether the device's share of a round is made one program; the first round then takes a minute.
 
         Raises:
             ValueError: the verifier cannot verify this drafter's drafts, or a drafter that learns is to be compiled.
         """
+        verifier = verifier or standard_rule(drafter.law, drafter.shape)
         verifier.check(drafter.law, drafter.shape)
         if compiled and learns(drafter):
             raise ValueError(

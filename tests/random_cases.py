@@ -26,7 +26,6 @@ from framework.stopping import Stopping
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.lenience import Lenience
-from framework.verifiers.standard import standard_rule
 from framework.verifiers.verifier import Verifier
 
 register_resolvers()  # one gamma policy's yaml names what is embedded
@@ -344,7 +343,7 @@ class Case:
         return Engine(
             target=self.target,
             drafter=drafter,
-            verifier=verifier if takes(verifier, drafter) else standard_rule(drafter.law, drafter.shape),
+            verifier=verifier if takes(verifier, drafter) else None,
             gamma_policy=build_policy(self.policy),
             sampling=sampling,
         )

@@ -15,7 +15,6 @@ from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.tiny_models import tiny_model, tiny_target
-from framework.verifiers.standard import standard_rule
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
 PROGRAMS = [name for name in NAMES if not name.startswith("online_")]  # a drafter that learns is refused
@@ -33,16 +32,8 @@ def quickly(request, monkeypatch):
 def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:
     """An eager and a compiled one, around one drafter."""
     drafter = tiny_factory(name, target.vocabulary_size)(target=target)
-    verifier = standard_rule(drafter.law, drafter.shape)
     return [
-        Engine(
-            target=target,
-            drafter=drafter,
-            verifier=verifier,
-            gamma_policy=policy,
-            sampling=sampling,
-            compiled=mode,
-        )
+        Engine(target=target, drafter=drafter, gamma_policy=policy, sampling=sampling, compiled=mode)
         for mode in (False, True)
     ]
 

@@ -23,7 +23,6 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.tiny_models import tiny_target
-from framework.verifiers.standard import standard_rule
 
 KNOBS = {"depths": 3, "discount": 0.5, "feature_weight": 1.0, "token_weight": 0.1, "noise": 0.0}
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1, *range(20)]]
@@ -208,13 +207,7 @@ def test_greedy_decoding_gives_the_targets_tokens(tmp_path, family, tree):
     target, sampling = tiny_target(family), Sampling(temperature=0)
     path = str(save_tiny_eagle(tmp_path, target))
     drafter = EagleTree(target, path=path, depth=4, children=3, nodes=9) if tree else Eagle(target, path=path)
-    engine = Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=3),
-        sampling=sampling,
-    )
+    engine = Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=sampling)
     plain, asked = Autoregressive(target=target, sampling=sampling), {"stopping": Stopping(20), "seeds": [0, 1, 2]}
     assert engine.generate(RAGGED, **asked).tokens == plain.generate(RAGGED, **asked).tokens
 

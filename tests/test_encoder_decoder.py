@@ -16,7 +16,6 @@ from framework.sampling import Sampling
 from framework.sequences import Conditioned, Sequences
 from framework.stopping import Stopping
 from framework.tiny_models import WITH_ENCODER, save_tiny, tiny_target
-from framework.verifiers.standard import standard_rule
 
 GREEDY = Sampling(temperature=0)
 SOURCES = [[5, 6, 7, 8, 5, 6], [9], [3, 4] * 11, [1, 2, 1, 2, 1, 2, 1], [20], [2, 3, 4], [40, 30, 20, 10], [7] * 17]
@@ -78,14 +77,7 @@ def test_a_source_needs_an_encoder():
 
 def engine_of(target, name, *, as_program=False, sampling=GREEDY):
     drafter = tiny_factory(name, target.vocabulary_size)(target=target)
-    return Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=3),
-        sampling=sampling,
-        compiled=as_program,
-    )
+    return Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=sampling, compiled=as_program)
 
 
 def test_each_source_is_read_once():

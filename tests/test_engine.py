@@ -21,7 +21,6 @@ from framework.stopwatch import Stopwatch
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
-from framework.verifiers.standard import standard_rule
 
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
@@ -32,13 +31,7 @@ def build_drafter(name: str, target: Target) -> Drafter:
 
 
 def engine(target: Target, drafter, gamma: int = 3, sampling: Sampling = GREEDY) -> Engine:
-    return Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=gamma),
-        sampling=sampling,
-    )
+    return Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=gamma), sampling=sampling)
 
 
 def plain(target: Target, prompts, stopping: Stopping, sampling: Sampling = GREEDY) -> Generation:

@@ -26,7 +26,6 @@ from framework.stopping import Stopping
 from framework.target import Target
 from framework.tiny_models import tiny_target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
-from framework.verifiers.standard import standard_rule
 from tests.rounds import readout
 
 FOLDER = Path(__file__).parents[1] / "conf" / "gamma"
@@ -60,13 +59,7 @@ def build_drafter(name: str, target: Target) -> Drafter:
 
 
 def engine(target: Target, drafter: Drafter, policy: GammaPolicy, sampling: Sampling = GREEDY) -> Engine:
-    return Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=policy,
-        sampling=sampling,
-    )
+    return Engine(target=target, drafter=drafter, gamma_policy=policy, sampling=sampling)
 
 
 # Whole generations, enumerated

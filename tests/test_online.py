@@ -25,7 +25,6 @@ from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.tiny_models import tiny_model, tiny_target
 from framework.tracker import Point
-from framework.verifiers.standard import standard_rule
 
 PROMPTS = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
 GREEDY = Sampling(temperature=0)
@@ -48,11 +47,7 @@ def online(target, drafter, kind=Online, **knobs):
 
 
 def engine(target, drafter, sampling=GREEDY, *, compiled=False):
-    rule = standard_rule(drafter.law, drafter.shape)
-    policy = Fixed(gamma=3)
-    return Engine(
-        target=target, drafter=drafter, verifier=rule, gamma_policy=policy, sampling=sampling, compiled=compiled
-    )
+    return Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=sampling, compiled=compiled)
 
 
 def generate(decoder, max_new_tokens=12, **others):

@@ -19,7 +19,6 @@ from framework.positions_at_once import FORMS
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tiny_models import tiny_target
-from framework.verifiers.standard import standard_rule
 
 KNOBS = {"num_positions": 3, "discount": 0.5, "ranks": 4, "every": 1}
 
@@ -107,13 +106,7 @@ def test_every_form_keeps_the_contract_and_greedy_decoding_the_targets_tokens(tm
         lambda target: Parallel(target, path=path, form=form, nodes=7), target=target, samples=1000, gamma=3
     ).require()
     drafter, prompts, stopping = Parallel(target, path=path, form=form, nodes=7), [[1, 2, 3], [4]], Stopping(20)
-    engine = Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=3),
-        sampling=sampling,
-    )
+    engine = Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=sampling)
     expected = Autoregressive(target=target, sampling=sampling).generate(prompts, stopping=stopping, seeds=[0, 0])
     assert engine.generate(prompts, stopping=stopping, seeds=[0, 0]).tokens == expected.tokens
 

@@ -16,7 +16,6 @@ from framework.stopping import Stopping
 from framework.tiny_models import tiny_target
 from framework.verifiers.recursive_rejection import RecursiveRejection
 from framework.verifiers.speculative_sampling import SpeculativeSampling
-from framework.verifiers.standard import standard_rule
 
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
@@ -38,7 +37,7 @@ def generate(target, drafter, prompts, *, sampling=GREEDY, gamma=3, verifier=Non
     engine = Engine(
         target=target,
         drafter=drafter,
-        verifier=verifier or standard_rule(drafter.law, drafter.shape),
+        verifier=verifier,
         gamma_policy=Fixed(gamma=gamma),
         sampling=sampling,
     )

@@ -27,7 +27,6 @@ from framework.prompts.standard_library import StandardLibrary
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
-from framework.verifiers.standard import standard_rule
 
 CONF = Path(__file__).parents[1] / "conf"
 # What is to be trained first is not embedded.
@@ -78,13 +77,7 @@ def decoded_with(
     target: Target, drafter: Drafter, prompts: list[list[int]], stopping: Stopping, batch_size: int
 ) -> list[list[int]]:
     """What a drafter's target writes, greedily, so many prompts at once."""
-    engine = Engine(
-        target=target,
-        drafter=drafter,
-        verifier=standard_rule(drafter.law, drafter.shape),
-        gamma_policy=Fixed(gamma=4),
-        sampling=GREEDY,
-    )
+    engine = Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=4), sampling=GREEDY)
     got = []
     for first in range(0, len(prompts), batch_size):
         batch = prompts[first : first + batch_size]
