@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from framework.cached_lm import CachedLM
 from framework.device_round import DeviceRound, Rows
 from framework.draft import Draft, Law, Outcome, Shape
-from framework.drafter import Rewindable, most_nodes
+from framework.drafter import Rewindable, keys_as, most_nodes
 from framework.pretrained import fingerprint
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -62,7 +62,8 @@ class Hierarchical:
             raise ValueError(f"drafter.gamma is {gamma!r}; allowed: a whole number from 1 to {MOST_GAMMA}")
         self.model = model(target)
         middle = Target(self.model, target.tokenizer, target.vocabulary_size, fingerprint(self.model.model))
-        inner = drafter(target=middle)
+        with keys_as("drafter.drafter"):
+            inner = drafter(target=middle)
         if not hasattr(inner, "rewind"):
             raise ValueError(
                 f"drafter.drafter is a {type(inner).__name__}, which cannot take tokens back that the target rejects; "

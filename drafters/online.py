@@ -11,6 +11,7 @@ from torch import Tensor
 
 from framework.distillation import DIVERGENCES
 from framework.draft import Draft, DraftedNode, Outcome
+from framework.drafter import keys_as
 from framework.lesson import Lesson, LessonsUnderway, Teachable
 from framework.sampling import Sampling
 from framework.sequences import Sequences
@@ -71,7 +72,8 @@ class Online:
             raise ValueError(f"drafter.loss is {loss!r}; allowed: {', '.join(DIVERGENCES)}")
         if target.model.text_start:
             raise ValueError("drafter is online, which learns from texts alone; allowed: a target without an encoder")
-        inner = drafter(target=target)
+        with keys_as("drafter.drafter"):
+            inner = drafter(target=target)
         if not hasattr(inner, "logits_of"):
             raise ValueError(
                 f"drafter.drafter is a {type(inner).__name__}, which cannot be taught; allowed: drafters with "

@@ -24,7 +24,7 @@ from experiments.measurement import Plan, Subject
 from experiments.ranks import begun
 from framework.compiled import why_not
 from framework.draft import Law, Shape
-from framework.drafter import Drafter, learns, most_nodes
+from framework.drafter import Drafter, keys_as, learns, most_nodes
 from framework.engine import Engine
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.pretrained import device_named
@@ -108,13 +108,14 @@ def _text(*made_of: Any) -> str:
 @contextmanager
 def _keys_of(cfg: DictConfig, name: str) -> Iterator[None]:
     """Let a drafter's errors name its keys as they are where there are several drafters: drafters.NAME.top_k."""
-    try:
+    if "drafters" not in cfg:
         yield
-    except (ValueError, InstantiationException) as error:
-        message = str(error.__cause__ or error)
-        if "drafters" not in cfg or "drafter." not in message:
-            raise
-        raise ValueError(re.sub(r"(?<![\w.])drafter\.", f"drafters.{name}.", message)) from error
+        return
+    with keys_as(f"drafters.{name}"):
+        try:
+            yield
+        except InstantiationException as error:
+            raise ValueError(str(error.__cause__ or error)) from error
 
 
 def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:

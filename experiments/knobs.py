@@ -1,7 +1,7 @@
 """Whether a yaml's knobs suit their constructors, before anything is built: none missing, text where text is wanted."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -9,36 +9,44 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 WORDS = {str: "text", bool: "true or false", NoneType: "null"}
+NUMBERS = {int: "a whole number", float: "a number"}
 PART = "a part with its _target_"
 
 
 def check_knobs(node: DictConfig) -> None:
-    """Look through a config node and those inside it; numbers are left to the constructors, which know their ranges.
+    """Look through a config node and those inside it.
+
+    Numbers are left to the constructors, which know their ranges, but for parts that are made later, when it would be
+    too late.
 
     Raises:
-        ValueError: a knob has no value, or one of the wrong kind; the message names its yaml key.
+        ValueError: a knob has no value, or one of the wrong kind, or there is no such knob; the message names its key.
     """
-    hints = _hints(node)
+    built, words = _built_by(node), WORDS | (NUMBERS if node.get("_partial_") else {})
+    hints, known = _hints(built), _knobs(built)
     for name in map(str, node):
         key = node._get_full_key(name)
+        if known is not None and name not in known and not name.startswith("_"):
+            raise ValueError(f"{key} is unknown; allowed: {', '.join(known)}")
         if OmegaConf.is_missing(node, name):
             raise ValueError(f"{key} has no value yet; set {key}=...")
         value = node[name]
         if isinstance(value, DictConfig) and "_target_" in value:
             check_knobs(value)
         else:
-            check_kind(key, value, _alternatives(hints.get(name)))
+            check_kind(key, value, _alternatives(hints.get(name)), words)
 
 
-def check_kind(key: str, value: object, kinds: Iterable[Any]) -> None:
+def check_kind(key: str, value: object, kinds: Iterable[Any], words: Mapping[Any, str] = WORDS) -> None:
     """
     Raises:
-        ValueError: the value is of no kind that is wanted; a kind without a word here may be anything.
+        ValueError: the value is of no kind that is wanted; a kind without a word may be anything.
     """
     kinds = list(kinds)
-    words = [PART if _is_part(kind) else WORDS.get(kind) for kind in kinds]
-    if None not in words and type(value) not in kinds:
-        raise ValueError(f"{key} is {value!r}; allowed: {', or '.join(map(str, words))}")
+    allowed = [PART if _is_part(kind) else words.get(kind) for kind in kinds]
+    is_number = float in kinds and type(value) is int
+    if None not in allowed and type(value) not in kinds and not is_number:
+        raise ValueError(f"{key} is {value!r}; allowed: {', or '.join(map(str, allowed))}")
 
 
 def check_whole(key: str, value: object, *, least: int, most: int, or_null: bool = False) -> None:
@@ -61,10 +69,27 @@ def _is_part(kind: Any) -> bool:
     return getattr(kind, "_is_protocol", False) or get_origin(kind) is Callable
 
 
-def _hints(node: DictConfig) -> dict[str, Any]:
-    """The types of a constructor's arguments; none where there is no such class, which building it will say."""
+def _built_by(node: DictConfig) -> Any:
+    """What builds a part: a class or a function; None where there is no such thing, which building it will say."""
     try:
-        built = hydra.utils.get_object(node["_target_"])
+        return hydra.utils.get_object(node["_target_"])
+    except Exception:
+        return None
+
+
+def _hints(built: Any) -> dict[str, Any]:
+    """The types of its arguments, as far as they can be told."""
+    try:
         return get_type_hints(inspect.getattr_static(built, "__init__") if isinstance(built, type) else built)
     except Exception:
         return {}
+
+
+def _knobs(built: Any) -> list[str] | None:
+    """The names of its arguments; None where it takes any, or does not tell."""
+    try:
+        arguments = inspect.signature(built).parameters
+    except (TypeError, ValueError):
+        return None
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in arguments.values())
+    return None if takes_any else [name for name in arguments if name != "target"]

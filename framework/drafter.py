@@ -1,5 +1,6 @@
 """The Drafter protocol: what a class must offer to be plugged into the loop."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeGuard
@@ -60,6 +61,20 @@ class TreeDrafter(Drafter, Protocol):
 def most_nodes(drafter: Drafter, gamma: int) -> int:
     """Most nodes that a draft of depth gamma may hold: gamma itself, where a drafter of chains says nothing else."""
     return drafter.num_nodes(gamma) if hasattr(drafter, "num_nodes") else gamma
+
+
+@contextmanager
+def keys_as(place: str) -> Iterator[None]:
+    """While a drafter is built whose yaml node is not `drafter` but `place`: let its errors name its keys as they are.
+
+    Raises:
+        ValueError, OSError: with drafter.KEY written as place.KEY.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(re.sub(r"(?<![\w.])drafter\.", f"{place}.", str(error))) from error
 
 
 class StepwiseDrafter(Drafter, Protocol):

@@ -5,7 +5,6 @@ Down go committed tokens, what became of drafts, and uniforms; up come drafts, w
 
 import contextlib
 import multiprocessing
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from framework.channel import DOWN, UP, Channel, Link, PeerLost
 from framework.draft import Draft, Law, Outcome, Shape
-from framework.drafter import Drafter, learns
+from framework.drafter import Drafter, keys_as, learns
 from framework.packing import packed_draft, ragged
 from framework.sampling import Sampling
 from framework.sequences import Conditioned, Sequences
@@ -128,7 +127,8 @@ def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, threads
     failure: Exception | None = None
     try:
         model: Any = _AbsentModel(facts)
-        drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
+        with keys_as("drafter.drafter"):
+            drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
         if drafter.shape is not Shape.CHAIN:
             raise ValueError(f"drafter.drafter drafts {drafter.shape.name}; allowed: a CHAIN")
         if learns(drafter):
@@ -146,8 +146,8 @@ def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, threads
 
 
 def _tell(channel: Channel, failure: Exception) -> None:
-    text = re.sub(r"(?<!\.)\bdrafter\.(?!drafter\b)", "drafter.drafter.", str(failure))  # where its keys are
-    words = text if isinstance(failure, (ValueError, OSError)) else f"drafter.drafter: {type(failure).__name__}: {text}"
+    is_told = isinstance(failure, (ValueError, OSError))
+    words = str(failure) if is_told else f"drafter.drafter: {type(failure).__name__}: {failure}"
     kind = np.array([isinstance(failure, OSError)], np.uint8)
     channel.send(Kind.ERROR, [kind, np.frombuffer(words.encode(), np.uint8)])
 
@@ -157,7 +157,7 @@ def _serve(channel: Channel, peer: "_Peer") -> None:
     while True:
         kind, arrays = channel.receive()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), keys_as("drafter.drafter"):
                 answer = peer.answer(Kind(kind), arrays)
         except Exception as error:
             _tell(channel, error)

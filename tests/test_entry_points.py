@@ -207,6 +207,12 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
         (["drafter=ngram", "drafter.corpus=abc"], "drafter.corpus is 'abc'"),
         (["drafter=small_transformer", "drafter.model=abc"], "drafter.model is 'abc'"),
         (["drafter=ngram", "drafter.order=99999999999999999999"], "drafter.order is"),
+        (["+prompts.source.seed=1"], "prompts.source.seed is unknown; allowed: path, "),
+        (["+drafter.depth=1"], "drafter.depth is unknown; allowed: "),
+        (
+            ["drafter=online_small_transformer", "drafter.drafter.model.path=nowhere"],
+            "drafter.drafter.model.path is 'nowhere'",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -224,7 +230,10 @@ def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong
 def test_wrong_numbers_cost_no_model(tiny, tmp_path, monkeypatch, capfd):
     """What can be known to be wrong without a model is, before one is loaded."""
     monkeypatch.setattr(assemble, "build_target", lambda cfg: pytest.fail("the target was loaded"))
-    for wrong in ("gamma.gamma=-1", "batch_size=0", "sampling.top_p=2", "prompts.source.path=nowhere", "device=abacus"):
+    for wrong in (
+        "gamma.gamma=-1", "batch_size=0", "sampling.top_p=2", "prompts.source.path=nowhere", "device=abacus",
+        "drafter.max_ngram=1.5", "+drafter.depth=1",
+    ):  # fmt: skip
         with pytest.raises(SystemExit):
             run(measure, monkeypatch, capfd, *tiny, "drafter=prompt_lookup", wrong, f"hydra.run.dir={tmp_path}")
         capfd.readouterr()

@@ -165,6 +165,7 @@ def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monk
             "samples.count is 1 and samples.new_tokens 5, not enough for one window; allowed: at least training.window",
         ),
         (["training.trainable.num_heads=0"], "training.trainable.num_heads is 0"),
+        (["training.trainable.num_heads=1.5"], "training.trainable.num_heads is 1.5; allowed: a whole number"),
         (["training.trainable.num_heads=30"], "training.window is 24"),
         (["data=samples", "samples.count=0"], "samples.count is 0"),
         (["held_out.source.path=nowhere"], "nowhere"),
