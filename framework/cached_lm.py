@@ -26,7 +26,7 @@ from framework.tree import Tree
 
 # Logits of more fed tokens than this are computed only where they are asked for.
 FEW_TOKENS = 16
-PROBE_TOKENS = 8
+FEWEST_PROBED, MOST_PROBED = 8, FEW_TOKENS + 4  # tokens of a text; the latter shows long passes, too
 
 
 class CachedLM:
@@ -264,7 +264,7 @@ class CachedLM:
         Raises:
             ValueError: they differ, or the model cannot be called this way at all.
         """
-        if self.context < PROBE_TOKENS:
+        if self.context < FEWEST_PROBED:
             return
         try:
             error = self._rollback_error()
@@ -278,29 +278,31 @@ class CachedLM:
         if not error < (1e-4 if self.model.dtype in (torch.float32, torch.float64) else 5e-2):
             raise ValueError(
                 f"{_name(self.model)} cannot be served: its logits after a roll-back differ from uncached ones by "
-                f"{error:.1e} of their size; it is not causal, or takes positions from cache slots"
+                f"{error:.1e} of their size; it is not causal, takes positions from cache slots, or its output layer "
+                "looks at more than one token"
             )
 
     @torch.no_grad()
     def _rollback_error(self) -> float:
         """Largest difference between cached and uncached logits, as a share of 1 + the largest logit."""
         most = min(self.vocabulary_size, self._last_known + 1)
-        tokens = torch.randint(0, most, (2, PROBE_TOKENS), generator=torch.Generator().manual_seed(0)).to(self.device)
-        start = torch.tensor([PROBE_TOKENS - 3, 2], device=self.device)
+        width = min(self.context, MOST_PROBED)
+        tokens = torch.randint(0, most, (2, width), generator=torch.Generator().manual_seed(0)).to(self.device)
+        start = torch.tensor([width - 3, 2], device=self.device)
         source = tokens.flip(1) if self.text_start else None
-        self.begin(2, PROBE_TOKENS)
+        self.begin(2, width)
         if source is not None:
             self._decoder.read(source, torch.ones_like(source, dtype=torch.bool))
-        self.forward(tokens.flip(1), None, visible=PROBE_TOKENS)  # what is to be rolled back
-        self.forward(tokens[:, :-3], None, visible=PROBE_TOKENS - 3)
+        self.forward(tokens.flip(1), None, visible=width)  # what is to be rolled back
+        read = self.forward(tokens[:, :-3], None, visible=width - 3, keep=torch.full_like(start, width - 4))
         continued = tokens.gather(1, start.unsqueeze(1) + torch.arange(3, device=self.device))
-        cached = self.forward(continued, start, visible=PROBE_TOKENS)
+        cached = self.forward(continued, start, visible=width)
         errors = []
-        for row, end in enumerate((PROBE_TOKENS, 5)):
+        for row, (end, logits) in enumerate([(width, torch.cat([read[0], cached[0]])), (5, cached[1])]):
             its_source = None if source is None else source[row].tolist()
-            uncached = self.uncached(tokens[row : row + 1, :end], its_source)[0, -3:]
+            uncached = self.uncached(tokens[row : row + 1, :end], its_source)[0, -len(logits) :]
             # Not over the filling of a vocabulary wider than the model.
-            expected, got = uncached[:, :most].double(), cached[row, :, :most].double()
+            expected, got = uncached[:, :most].double(), logits[:, :most].double()
             errors.append((expected - got).abs().max() / (1 + expected.abs().max()))
         return float(torch.stack(errors).max())
 

@@ -360,6 +360,17 @@ def test_a_model_that_counts_slots_instead_of_being_told_positions_is_refused():
         CachedLM(model, vocabulary_size=50)
 
 
+def test_an_output_layer_that_looks_at_more_than_one_token_is_refused():
+    class Doubles(torch.nn.Linear):
+        def forward(self, states):
+            return super().forward(states) * (2 if states.shape[1] == 1 else 1)
+
+    model = tiny_model()
+    model.set_output_embeddings(Doubles(32, 50, bias=False))
+    with pytest.raises(ValueError, match="its output layer looks at more than one token"):
+        CachedLM(model, vocabulary_size=50)
+
+
 def test_attention_that_takes_no_mask_is_refused():
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
