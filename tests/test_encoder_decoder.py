@@ -19,6 +19,8 @@ from framework.tiny_models import WITH_ENCODER, save_tiny, tiny_target
 
 GREEDY = Sampling(temperature=0)
 SOURCES = [[5, 6, 7, 8, 5, 6], [9], [3, 4] * 11, [1, 2, 1, 2, 1, 2, 1], [20], [2, 3, 4], [40, 30, 20, 10], [7] * 17]
+# Of drafters; the others are among the slow tests.
+USUAL = ("small_transformer", "ngram", "corpus_unigram", "prompt_lookup", "medusa", "layer_skip")
 
 
 def plain(target, prompts, max_new_tokens=20, sampling=GREEDY):
@@ -48,7 +50,14 @@ def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
             prompt += [token]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("online_")])  # they are refused
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in USUAL else pytest.mark.slow)
+        for name in NAMES
+        if not name.startswith("online_")  # they are refused
+    ],
+)
 def test_every_drafter_keeps_its_contract(name):
     target = tiny_target("t5", vocabulary=5)
     check_drafter(tiny_factory(name, 5), target=target, samples=2000).require()
