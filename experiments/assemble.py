@@ -115,7 +115,9 @@ def _keys_of(cfg: DictConfig, name: str) -> Iterator[None]:
         try:
             yield
         except InstantiationException as error:
-            raise ValueError(str(error.__cause__ or error)) from error
+            if not isinstance(error.__cause__, (ValueError, OSError)):
+                raise
+            raise error.__cause__ from None
 
 
 def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str, DrafterFactory]:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 WORDS = {str: "text", bool: "true or false", NoneType: "null"}
 NUMBERS = {int: "a whole number", float: "a number"}
+GIVEN_LATER = ("target", "law", "shape")  # by whoever makes a drafter, or the rule that is usual for its drafts
 PART = "a part with its _target_"
 
 
@@ -23,11 +24,11 @@ def check_knobs(node: DictConfig) -> None:
         ValueError: a knob has no value, or one of the wrong kind, or there is no such knob; the message names its key.
     """
     built, words = _built_by(node), WORDS | (NUMBERS if node.get("_partial_") else {})
-    hints, known = _hints(built), _knobs(built)
+    hints, known = _hints(built), _knobs(built, is_made_later=bool(node.get("_partial_")))
     for name in map(str, node):
         key = node._get_full_key(name)
         if known is not None and name not in known and not name.startswith("_"):
-            raise ValueError(f"{key} is unknown; allowed: {', '.join(known)}")
+            raise ValueError(f"{key} is unknown; allowed: {', '.join(known) or 'none'}")
         if OmegaConf.is_missing(node, name):
             raise ValueError(f"{key} has no value yet; set {key}=...")
         value = node[name]
@@ -85,11 +86,12 @@ def _hints(built: Any) -> dict[str, Any]:
         return {}
 
 
-def _knobs(built: Any) -> list[str] | None:
-    """The names of its arguments; None where it takes any, or does not tell."""
+def _knobs(built: Any, *, is_made_later: bool) -> list[str] | None:
+    """The names of its arguments, but for what whoever makes it later gives it; None where it takes any, or is mute."""
     try:
         arguments = inspect.signature(built).parameters
     except (TypeError, ValueError):
         return None
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in arguments.values())
-    return None if takes_any else [name for name in arguments if name != "target"]
+    given = GIVEN_LATER if is_made_later else ()
+    return None if takes_any else [name for name in arguments if name not in given]

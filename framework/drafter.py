@@ -74,7 +74,7 @@ def keys_as(place: str) -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(re.sub(r"(?<![\w.])drafter\.", f"{place}.", str(error))) from error
+        raise kind(re.sub(r"(?<![\w./\\'\"-])drafter\.", f"{place}.", str(error))) from error
 
 
 class StepwiseDrafter(Drafter, Protocol):

@@ -61,6 +61,10 @@ class TargetFacts:
         return cls(target.tokenizer, target.vocabulary_size, target.fingerprint, model.context, model.text_start)
 
 
+class _Elsewhere(Exception):
+    """A drafter asks for what is in the other process; the message names the yaml key as it is there."""
+
+
 class _AbsentModel:
     """Stands where the target's model would be."""
 
@@ -68,7 +72,7 @@ class _AbsentModel:
         self.context, self.text_start, self.device = facts.context, facts.text_start, torch.device("cpu")
 
     def __getattr__(self, name: str) -> Any:
-        raise ValueError(
+        raise _Elsewhere(
             f"drafter.drafter needs the target itself (its {name}), which is in another process; allowed: one that "
             "drafts without it, such as small_transformer, ngram or prompt_lookup"
         )
@@ -146,7 +150,7 @@ def _run(port: int, factory: Callable[..., Drafter], facts: TargetFacts, threads
 
 
 def _tell(channel: Channel, failure: Exception) -> None:
-    is_told = isinstance(failure, (ValueError, OSError))
+    is_told = isinstance(failure, (ValueError, OSError, _Elsewhere))
     words = str(failure) if is_told else f"drafter.drafter: {type(failure).__name__}: {failure}"
     kind = np.array([isinstance(failure, OSError)], np.uint8)
     channel.send(Kind.ERROR, [kind, np.frombuffer(words.encode(), np.uint8)])
@@ -225,4 +229,4 @@ class _AbsentRows:
     """Stands where the target's laws would be."""
 
     def __getattr__(self, name: str) -> Any:
-        raise ValueError(f"drafter.drafter: {LAWS_ARE_ELSEWHERE}")
+        raise _Elsewhere(f"drafter.drafter: {LAWS_ARE_ELSEWHERE}")
