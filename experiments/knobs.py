@@ -23,8 +23,9 @@ def check_knobs(node: DictConfig) -> None:
     Raises:
         ValueError: a knob has no value, or one of the wrong kind, or there is no such knob; the message names its key.
     """
-    built, words = _built_by(node), WORDS | (NUMBERS if node.get("_partial_") else {})
-    hints, known = _hints(built), _knobs(built, is_made_later=bool(node.get("_partial_")))
+    built, is_made_later = _built_by(node), bool(node.get("_partial_"))
+    hints, known = _hints(built), _knobs(built, is_made_later=is_made_later)
+    words = WORDS | NUMBERS if is_made_later else WORDS
     for name in map(str, node):
         key = node._get_full_key(name)
         if known is not None and name not in known and not name.startswith("_"):
