@@ -44,6 +44,8 @@ def load_part(
     drafter: str,
     known: set[str],
     build: Callable[[dict[str, Any], dict[str, Tensor]], Part],
+    key: str = "drafter.path",
+    to_be_trained_on: bool = False,
 ) -> tuple[Part, dict[str, Any]]:
     """Read what `save_part` wrote: the part, and its facts.
 
@@ -52,6 +54,8 @@ def load_part(
         drafter: whose yaml is trained with.
         known: the facts there must be.
         build: makes the part from these facts, for these weights.
+        key: what path is called in the yaml.
+        to_be_trained_on: then it may be of any target that it fits.
 
     Raises:
         OSError: there is no such part in the folder, or it is damaged.
@@ -61,21 +65,21 @@ def load_part(
     weights_file, facts_file = folder / f"{name}.safetensors", folder / f"{name}.json"
     if not facts_file.is_file() or not weights_file.is_file():
         raise FileNotFoundError(
-            f"drafter.path is {path!r}: no {weights_file.name} and {facts_file.name} there; give a folder that "
+            f"{key} is {path!r}: no {weights_file.name} and {facts_file.name} there; give a folder that "
             f"`python -m experiments.train drafter={drafter}` wrote"
         )
     try:
         facts = _facts(facts_file, known)
-        if facts["target_fingerprint"] == target.fingerprint:
+        if to_be_trained_on or facts["target_fingerprint"] == target.fingerprint:
             weights = load_file(weights_file)
             part = build(facts, weights)
             part.load_state_dict(weights)
-            return part.requires_grad_(False), facts
+            return part.requires_grad_(to_be_trained_on), facts
     except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())  # torch takes a line for every weight
-        raise OSError(f"drafter.path is {path!r}, which cannot be loaded: {reason}") from error
+        raise OSError(f"{key} is {path!r}, which cannot be loaded: {reason}") from error
     raise ValueError(
-        f"drafter.path is {path!r}, made for the target with the fingerprint "
+        f"{key} is {path!r}, made for the target with the fingerprint "
         f"{facts['target_fingerprint']}; this one's is {target.fingerprint} (a dtype that rounds its weights makes "
         f"another one of it). Train for it: python -m experiments.train drafter={drafter} target=..."
     )

@@ -89,8 +89,14 @@ def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: 
     save_part(folder, heads, name=FILES, target=target, facts=facts)
 
 
-def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
+def load_heads(
+    path: str, target: Target, *, key: str = "drafter.path", to_be_trained_on: bool = False
+) -> tuple[MedusaHeads, Accuracies]:
     """Read what `save_heads` wrote.
+
+    Args:
+        key: what path is called in the yaml.
+        to_be_trained_on: then they may be of any target that they fit.
 
     Raises:
         OSError: there are no heads in the folder, or they are damaged.
@@ -104,5 +110,6 @@ def load_heads(path: str, target: Target) -> tuple[MedusaHeads, Accuracies]:
         return heads
 
     known = {"output", "accuracies"}
-    heads, facts = load_part(path, target, name=FILES, drafter="medusa", known=known, build=build)
+    heads, facts = load_part(path, target, name=FILES, drafter="medusa", known=known, build=build, key=key,
+                             to_be_trained_on=to_be_trained_on)  # fmt: skip
     return heads, facts["accuracies"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from framework.medusa_heads import MedusaHeads, save_heads
+from framework.medusa_heads import MedusaHeads, load_heads, save_heads
 from framework.target import Target
 from framework.trainable import FILLER, model_inputs, texts_of
 
@@ -21,7 +21,9 @@ NO_LABEL = -100  # what cross-entropy leaves out
 class MedusaTraining:
     """Minimises sum_k discount^k CE_k, where head k = 1...K at position t is to predict token t + 1 + k."""
 
-    def __init__(self, target: Target, *, num_heads: int, output: str, discount: float, ranks: int):
+    def __init__(
+        self, target: Target, *, num_heads: int, output: str, discount: float, ranks: int, path: str | None = None
+    ):
         """
         Args:
             target: stays frozen.
@@ -29,9 +31,11 @@ class MedusaTraining:
             output: tied, mapped or own: what the heads' output layers have of the target's.
             discount: in (0, 1], what a head weighs of the one before it.
             ranks: how many of a head's top tokens are counted in held-out accuracies, and may stand in a tree.
+            path: folder of heads to be trained on, say those of an earlier state of the target; None begins anew.
 
         Raises:
-            ValueError: a knob out of its range.
+            OSError: there are no heads in the folder.
+            ValueError: a knob out of its range, or the heads are of another kind.
         """
         most = target.vocabulary_size
         for key, holds, value, allowed in (
@@ -41,7 +45,11 @@ class MedusaTraining:
         ):
             if not holds:
                 raise ValueError(f"training.trainable.{key} is {value!r}; allowed: {allowed}")
-        self.module: nn.Module = MedusaHeads(target, num_heads=num_heads, output=output).float()
+        self.module: nn.Module = (
+            _begun(path, target, num_heads=num_heads, output=output)
+            if path
+            else MedusaHeads(target, num_heads=num_heads, output=output).float()
+        )
         self._target = target
         self._num_heads = num_heads
         self._weights = torch.tensor([discount**head for head in range(1, num_heads + 1)], device=target.device)
@@ -89,6 +97,21 @@ class MedusaTraining:
     def _logits(self, tokens: Tensor) -> Tensor:
         """[B, T - 2, K, V] float32: of the heads at every token behind which there is something to predict."""
         return self.module(output_layer_input(self._target.model.model, tokens)[:, :-2]).float()
+
+
+def _begun(path: str, target: Target, *, num_heads: int, output: str) -> MedusaHeads:
+    """
+    Raises:
+        OSError: there are no heads in the folder.
+        ValueError: they are of another kind.
+    """
+    heads, _ = load_heads(path, target, key="training.trainable.path", to_be_trained_on=True)
+    if (heads.num_heads, heads.output) != (num_heads, output):
+        raise ValueError(
+            f"training.trainable.path is {path!r}, {heads.num_heads} heads with output {heads.output}; allowed: heads "
+            f"as training.trainable.num_heads and training.trainable.output have them, {num_heads} and {output}"
+        )
+    return heads.float()
 
 
 def labels_behind(tokens: Tensor, number: int) -> Tensor:

@@ -243,6 +243,28 @@ def test_training_beats_untrained_heads_on_held_out_text(tmp_path):
         assert after[head][0] > before[head][0] + 0.2
 
 
+def test_heads_are_trained_on_for_another_state_of_their_target(tmp_path):
+    """Untrained heads agree with one another; these were moved, so that what they begin with shows."""
+    earlier, later = tiny_target(seed=0), tiny_target(seed=1)
+    settings = {"output": "tied", "discount": 0.8, "ranks": 5}
+    held_out = Windows(stream_of_texts(Pattern(), earlier), 16, text="x").spread(2)
+    first = MedusaTraining(earlier, num_heads=2, **settings)
+    torch.manual_seed(0)
+    for parameter in first.module.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    first.save(tmp_path, held_out)
+    with pytest.raises(ValueError, match="made for the target with the fingerprint"):
+        load_heads(str(tmp_path), later)
+    second = MedusaTraining(later, num_heads=2, path=str(tmp_path), **settings)
+    torch.testing.assert_close(second.module.weights, first.module.weights, atol=2e-3, rtol=0)  # kept in half precision
+    second.loss(held_out).backward()
+    assert all(parameter.grad is not None for parameter in second.module.parameters())
+    with pytest.raises(ValueError, match=r"training.trainable.path is .*2 heads with output tied"):
+        MedusaTraining(later, num_heads=3, path=str(tmp_path), **settings)
+    with pytest.raises(OSError, match=r"training.trainable.path is"):
+        MedusaTraining(later, num_heads=2, path=str(tmp_path / "nowhere"), **settings)
+
+
 def test_the_target_is_left_as_it_was(tmp_path):
     target = tiny_target()
     before = {name: tensor.clone() for name, tensor in target.model.model.state_dict().items()}
