@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from experiments.assemble import build, register_resolvers
 from experiments.entry_point import one_line_errors
 from experiments.knobs import check_kind, check_whole
-from experiments.pretraining import TokenisedText, Windows, encode, spread, train_models, train_tokenizer
+from experiments.pretraining import TokenisedText, Windows, encode, made_with, spread, train_models, train_tokenizer
 
 register_resolvers()
 
@@ -45,7 +45,7 @@ def main(cfg: DictConfig) -> None:
         Path(cfg.workdir).mkdir(parents=True, exist_ok=True)
         print("reading and tokenising the text", flush=True)
         text = read_text(cfg)
-        facts = {"command": "python -m experiments.make_language_models"} | train_models(cfg, text)
+        facts = {"command": "python -m experiments.make_language_models", **made_with(cfg)} | train_models(cfg, text)
         (Path(cfg.folder) / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
         print(
             f"Next: python -m experiments.{cfg.next} target.path={cfg.folder}/target "

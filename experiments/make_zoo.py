@@ -9,20 +9,33 @@ from pathlib import Path
 
 import hydra
 import numpy as np
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedTokenizerFast
 
 from experiments.entry_point import one_line_errors
 from experiments.help_text import register_help
-from experiments.pretraining import TokenisedText, Windows, encode, spread, train_models, train_tokenizer
+from experiments.pretraining import (
+    TokenisedText,
+    Windows,
+    encode,
+    lengthened,
+    made_with,
+    spread,
+    train_models,
+    train_tokenizer,
+)
 from experiments.python_corpus import Corpus, read_python_corpus
 from framework.prompts.standard_library import StandardLibrary
 
 register_help()
 
 
-def prepare_data(cfg: DictConfig) -> tuple[TokenisedText, dict]:
-    """The Python sources of this machine, and their provenance."""
+def prepare_data(cfg: DictConfig) -> dict:
+    """Tokenise the Python sources of this machine into cfg.workdir, once.
+
+    Returns:
+        their provenance.
+    """
     workdir = Path(cfg.workdir)
     prepared = workdir / "data.json"
     if not prepared.exists():
@@ -47,25 +60,45 @@ def prepare_data(cfg: DictConfig) -> tuple[TokenisedText, dict]:
             "python": sys.version.split()[0],
         }
         prepared.write_text(json.dumps(facts, indent=2))
-    facts = json.loads(prepared.read_text())
-    share = cfg.data.standard_library_share
-    training = [np.load(workdir / f"{name}.npy") for name in ("standard_library", "packages")]
-    text = TokenisedText(
-        tokenizer=PreTrainedTokenizerFast.from_pretrained(workdir / "tokenizer"),
-        windows=Windows(training, [share, 1 - share], cfg.data.window, cfg.seed),
-        held_out=spread(np.load(workdir / "held_out.npy"), cfg.data.window),
-        bytes_per_token=facts["bytes_per_held_out_token"],
+    return json.loads(prepared.read_text())
+
+
+def read_text(folder: Path, data: DictConfig, seed: int) -> TokenisedText:
+    """What `prepare_data` wrote into a folder, in windows as data has them."""
+    share = data.standard_library_share
+    training = [np.load(folder / f"{name}.npy") for name in ("standard_library", "packages")]
+    return TokenisedText(
+        tokenizer=PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"),
+        windows=Windows(training, [share, 1 - share], data.window, seed),
+        held_out=spread(np.load(folder / "held_out.npy"), data.window),
+        bytes_per_token=json.loads((folder / "data.json").read_text())["bytes_per_held_out_token"],
     )
-    return text, facts
 
 
 def train_zoo(cfg: DictConfig) -> None:
-    """Train what is not trained yet, and write the finished models with their provenance."""
-    Path(cfg.workdir).mkdir(parents=True, exist_ok=True)
-    text, data_facts = prepare_data(cfg)
-    print(f"data: {data_facts['tokens']}, {text.bytes_per_token:.2f} bytes per held-out token", flush=True)
-    facts = {"command": "python -m experiments.make_zoo", "corpus": data_facts} | train_models(cfg, text)
+    """Train what is not trained yet, on short texts and then on longer ones, and write models and provenance."""
+    workdir = Path(cfg.workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    corpus = prepare_data(cfg)
+    print(f"data: {corpus['tokens']}, {corpus['bytes_per_held_out_token']:.2f} bytes per held-out token", flush=True)
+    facts = {"command": "python -m experiments.make_zoo", "corpus": corpus, **made_with(cfg)}
+
+    short = _merged(cfg, {"folder": str(workdir / "short")})
+    facts["short"] = train_models(short, read_text(workdir, short.data, cfg.seed))
+
+    longer = _merged(cfg, cfg.longer, {"workdir": str(workdir / "longer")})
+    facts |= train_models(
+        longer,
+        read_text(workdir, longer.data, cfg.seed),
+        begin=lambda name: lengthened(Path(short.folder) / name, longer.rope_parameters),
+    )
     (Path(cfg.folder) / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def _merged(cfg: DictConfig, *changes: DictConfig | dict[str, str]) -> DictConfig:
+    merged = OmegaConf.merge(cfg, *changes)
+    assert isinstance(merged, DictConfig)
+    return merged
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="zoo")

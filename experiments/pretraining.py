@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from experiments.fitting import Fitting, Recipe
+from framework.pretrained import fingerprint
 from framework.trainable import Trainable
 
 END_OF_TEXT = "<|endoftext|>"
@@ -239,22 +240,46 @@ def distillation(drafter: PreTrainedModel, target: PreTrainedModel, batch: Tenso
     return -(p * log_q).sum(-1).mean()
 
 
-def train_models(cfg: DictConfig, text: TokenisedText) -> dict[str, Any]:
+def lengthened(folder: Path, rope_parameters: DictConfig) -> PreTrainedModel:
+    """A finished model whose rotary angles are those of longer texts, to be trained on.
+
+    Angles that turn once or less within the texts it knows are slowed down, so that it meets none it has not seen
+    (YaRN, Peng et al., 2023, 2309.00071).
+    """
+    config = AutoConfig.from_pretrained(folder)
+    config.rope_parameters = OmegaConf.to_container(rope_parameters)
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
+
+
+def made_with(cfg: DictConfig) -> dict[str, Any]:
+    """For a provenance file."""
+    return {"torch": torch.__version__, "config": OmegaConf.to_container(cfg, resolve=True)}
+
+
+def train_models(
+    cfg: DictConfig, text: TokenisedText, *, begin: Callable[[str], PreTrainedModel] | None = None
+) -> dict[str, Any]:
     """Train what is not trained yet of a target and its drafters, and write them to cfg.folder.
+
+    Args:
+        cfg: the config.
+        text: to train on.
+        begin: the model of a name, to be trained on; None makes new ones.
 
     Returns:
         how they were trained, and how good they are on the held-out text.
     """
     device = torch.device(cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(cfg.threads)
-    facts: dict[str, Any] = {"torch": torch.__version__, "config": OmegaConf.to_container(cfg)}
+    facts: dict[str, Any] = {}
     teacher, window = None, cfg.data.window
     for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
-        model = make_model(recipe.config, text.tokenizer, cfg.seed).to(device)
+        model = (begin(name) if begin else make_model(recipe.config, text.tokenizer, cfg.seed)).to(device)
+        begun_with = fingerprint(model) if begin else None
         fitting = fit(
             name, Pretraining(model, teacher, compiled=cfg.compile), recipe, cfg,
             window=window, batch=text.windows.batch, held_out=text.held_out[::4].to(device),
-            made_of={"data": OmegaConf.to_container(cfg.data)},
+            made_of={"data": OmegaConf.to_container(cfg.data), "begun_with": begun_with},
         )  # fmt: skip
         shipped = ship(model, text.tokenizer, Path(cfg.folder) / name)
         facts[name] = {

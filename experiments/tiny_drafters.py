@@ -88,17 +88,18 @@ def save_tiny_eagle(folder: Path, target: Target) -> Path:
     return folder
 
 
-# Folders that trainings write, and what stands in for each.
-TRAINED = {"outputs/train/parallel": save_tiny_layer, "outputs/train/eagle": save_tiny_eagle}
+# What is fitted to a target, by its name among the embedded models, and what writes a random one.
+FITTED = {"medusa": save_tiny_heads, "parallel": save_tiny_layer, "eagle": save_tiny_eagle}
 
 
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     if isinstance(value, str) and value.startswith("${zoo:"):
         name = value.removeprefix("${zoo:").removesuffix("}")
-        fitted = {"medusa": _tiny_heads, "layer_skip.yaml": _tiny_layers}.get(name)
-        return fitted(target) if fitted else _tiny_folder(name, vocabulary)
-    if isinstance(value, str) and value in TRAINED:
-        return str(TRAINED[value](_temporary() / f"{Path(value).name}-{target.fingerprint}", target))
+        if name == "layer_skip.yaml":
+            return _tiny_layers(target)
+        if name in FITTED:
+            return str(FITTED[name](_temporary() / f"{name}-{target.fingerprint}", target))
+        return _tiny_folder(name, vocabulary)
     if not isinstance(value, dict):
         return value
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
@@ -128,11 +129,6 @@ def _tiny_other_folder(vocabulary: int) -> str:
     tokenizer = tiny_other_tokenizer(vocabulary)
     folder = _temporary() / f"other-{vocabulary}"
     return str(save_tiny(folder, vocabulary=len(tokenizer), tokenizer=tokenizer, seed=5))
-
-
-def _tiny_heads(target: Target) -> str:
-    """Heads fit one target only."""
-    return str(save_tiny_heads(_temporary() / f"heads-{target.fingerprint}", target))
 
 
 def _tiny_layers(target: Target) -> str:

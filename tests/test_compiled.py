@@ -23,10 +23,15 @@ GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
 @pytest.fixture(autouse=True)
 def quickly(request, monkeypatch):
-    """What is traced is what is compiled; making machine code of it is for the slow tests."""
+    """What is traced is what is compiled; machine code is made of it where a test asks for that."""
     torch._dynamo.reset()
-    if "slow" not in request.keywords:
+    if "machine_code" not in request.fixturenames:
         monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+
+
+@pytest.fixture
+def machine_code():
+    """For slow tests only: a program takes seconds."""
 
 
 def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:
@@ -43,7 +48,10 @@ def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[
     return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tokens
 
 
-@pytest.mark.parametrize("prompts, sampling", [([RAGGED[0]], DRAWN), (RAGGED, GREEDY)], ids=["one", "ragged"])
+@pytest.mark.parametrize(
+    "prompts, sampling",
+    [pytest.param([RAGGED[0]], DRAWN, id="one", marks=pytest.mark.slow), pytest.param(RAGGED, GREEDY, id="ragged")],
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_drafter_gives_the_tokens_of_the_eager_loop(name, prompts, sampling):
     eager, program = engines(tiny_target(), name, sampling, Fixed(gamma=3))
@@ -59,13 +67,13 @@ def test_plain_decoding_too(prompts, sampling):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup", "ngram"])
-def test_machine_code_gives_them_as_well(name, sampling):
+def test_machine_code_gives_them_as_well(name, sampling, machine_code):
     eager, program = engines(tiny_target(), name, sampling, Fixed(gamma=2))
     assert tokens_of(program, RAGGED) == tokens_of(eager, RAGGED)
 
 
 @pytest.mark.slow
-def test_like_models_keep_their_weights_apart():
+def test_like_models_keep_their_weights_apart(machine_code):
     """The compiler's cache on the disk must not give a model the program of another one of the same shapes."""
     found = []
     for seed in (0, 1):
@@ -78,7 +86,7 @@ def test_like_models_keep_their_weights_apart():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "medusa", "layer_skip"])
-def test_programs_write_keys_where_they_lie(name):
+def test_programs_write_keys_where_they_lie(name, machine_code):
     """A round in a long text makes nothing as large as what one layer keeps of it."""
     _, program = engines(tiny_target(context=9000), name, GREEDY, Fixed(gamma=3))
     stopping, seeds, stopwatch = Stopping(max_new_tokens=8000), [0, 1, 2], Stopwatch(torch.device("cpu"))

@@ -109,7 +109,10 @@ def test_each_source_is_read_once():
 
 
 @pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"])
-@pytest.mark.parametrize("prompts", [SOURCES[:1], SOURCES[:3]], ids=["one", "ragged"])
+@pytest.mark.parametrize(
+    "prompts",
+    [pytest.param(SOURCES[:1], id="one", marks=pytest.mark.slow), pytest.param(SOURCES[:3], id="ragged")],
+)
 def test_programs_give_the_tokens_of_the_eager_loop(name, prompts, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")

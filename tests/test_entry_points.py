@@ -12,7 +12,7 @@ import torch
 from drafters.prompt_lookup import PromptLookup
 from experiments import assemble, compare, measure, timing
 from experiments.records import group_records, load_records
-from experiments.tiny_drafters import TRAINED, save_tiny_heads
+from experiments.tiny_drafters import FITTED
 from experiments.wandb_reading import read_offline_run
 from framework.acceptance_head import AcceptanceHead, save_head
 from framework.cached_lm import CachedLM
@@ -36,10 +36,9 @@ def tiny(tmp_path_factory) -> list[str]:
         save_tiny(folder / f"drafter_{size}", seed=3, context=256)
         save_tiny(folder / "translation" / f"drafter_{size}", seed=4, context=256)
     target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
-    save_tiny_heads(folder / "medusa", target)
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
-    for trained, save in TRAINED.items():
-        save(folder / trained, target)
+    for name, save in FITTED.items():
+        save(folder / name, target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     lines = [
@@ -311,7 +310,6 @@ def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch,
 def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     """Each named sweep, on tiny models: adding a yaml adds its test."""
     folder = folder_of(tiny)
-    monkeypatch.chdir(folder)  # what a study has trained first lies in outputs/
     monkeypatch.setattr(assemble, "ZOO", Path(folder))
     assemble.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from experiments import assemble, measure, measurement
 from experiments.records import load_records
-from experiments.tiny_drafters import save_tiny_eagle, save_tiny_heads, save_tiny_layer
+from experiments.tiny_drafters import FITTED
 from framework.acceptance_head import AcceptanceHead, save_head
 from framework.layer_set import LayerSet, save_layer_set
 from framework.pretrained import load_target
@@ -51,10 +51,9 @@ def tiny() -> tuple[Path, list[str]]:
     for seed, name in enumerate(("target", "drafter", "drafter_large", "drafter_small"), start=1):
         save_tiny(folder / name, seed=seed, context=64)
     target = load_target(path=f"{folder}/target", dtype="float32", device="cpu", attention="sdpa", context=None)
-    save_tiny_heads(folder / "medusa", target)
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
-    save_tiny_layer(folder / "parallel", target)
-    save_tiny_eagle(folder / "eagle", target)
+    for name, save in FITTED.items():
+        save(folder / name, target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "ab ca"}) + "\n")
@@ -127,10 +126,8 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
 @fuzz(40, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
-    all_needed = {f"drafter={name}": [f"drafter.corpus.folder={tiny_folder}"] for name in ("ngram", "corpus_unigram")}
-    for name, layer in (("parallel", "parallel"), ("eagle", "eagle"), ("eagle_tree", "eagle")):
-        all_needed[f"drafter={name}"] = [f"drafter.path={tiny_folder}/{layer}"]
-    needed = all_needed.get(wild[0], [])
+    of_a_corpus = ("drafter=ngram", "drafter=corpus_unigram")
+    needed = [f"drafter.corpus.folder={tiny_folder}"] if wild[0] in of_a_corpus else []
     with tempfile.TemporaryDirectory() as folder:
         code, told = measured([*usual, *wild[:1], *needed, *wild[1:]], Path(folder))
         if code is None:

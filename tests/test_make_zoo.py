@@ -39,6 +39,12 @@ def small(monkeypatch, tmp_path):
                 name: {"config": SIZES | {"hidden_size": hidden}, **RECIPE}
                 for name, hidden in {"drafter_large": 24, "drafter": 16}.items()
             },
+            "longer": {
+                "data": {"window": 64},
+                "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32,
+                                    "rope_theta": 10000.0},
+                "target": {"steps": 4},
+            },
         }
     )  # fmt: skip
 
@@ -90,7 +96,9 @@ def test_the_finished_folder_loads_and_has_provenance(small, tmp_path):
     text = "def f(x):\n\treturn 'é' + x  # 漢字\n"
     assert target.tokenizer.decode(target.tokenizer(text)["input_ids"]) == text
     facts = json.loads((zoo / "provenance.json").read_text())
-    assert facts["target"]["steps"] == 6 and facts["target"]["tokens"] == 6 * 2 * 32
+    assert facts["short"]["target"]["steps"] == 6 and facts["short"]["target"]["tokens"] == 6 * 2 * 32
+    assert facts["target"]["steps"] == 4 and facts["target"]["tokens"] == 4 * 2 * 64
+    assert target.model.model.config.rope_parameters["rope_type"] == "yarn"
     assert 0 < facts["drafter"]["held_out_alpha"] <= 1 and facts["corpus"]["fingerprint"]
     assert load(zoo / "target")["model.norm.weight"].dtype == torch.bfloat16
 

@@ -29,8 +29,7 @@ from framework.stopping import Stopping
 from framework.target import Target
 
 CONF = Path(__file__).parents[1] / "conf"
-# What is to be trained first is not embedded.
-DRAFTERS = sorted(path.stem for path in (CONF / "drafter").glob("*.yaml") if "outputs/train" not in path.read_text())
+DRAFTERS = sorted(path.stem for path in (CONF / "drafter").glob("*.yaml"))
 GREEDY = Sampling(temperature=0)
 NEW_TOKENS = 40
 
@@ -68,8 +67,10 @@ def yardstick() -> list[list[int]]:
     return [decoder.generate([prompt], stopping=stopping(), seeds=[0]).tokens[0] for prompt in prompts()]
 
 
-def assert_equal(expected: list[list[int]], got: list[list[int]]) -> None:
-    found = differences(target(), prompts(), expected, got)
+def assert_equals_yardstick(got: list[list[int]], *, one_in: int = 1) -> None:
+    """Of every so many-th prompt."""
+    expected = yardstick()[::one_in]
+    found = differences(target(), prompts()[::one_in], expected, got)
     assert within_float32(found, sum(map(len, expected))), found
 
 
@@ -89,14 +90,17 @@ def test_the_yardstick_equals_hugging_face_on_every_held_out_prompt():
     decoder = HuggingFaceGenerate(target=target(), sampling=GREEDY)
     got = [decoder.generate([prompt], stopping=stopping(), seeds=[0]).tokens[0] for prompt in prompts()]
     assert len(got) >= 30
-    assert_equal(yardstick(), got)
+    assert_equals_yardstick(got)
 
 
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize(
+    "one_in, batch_size",
+    [(3, 8), pytest.param(1, 8, marks=pytest.mark.slow), pytest.param(1, 1, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_every_drafter_equals_the_yardstick_on_every_held_out_prompt(name, batch_size):
-    got = decoded_with(target(), _drafter(name), prompts(), stopping(), batch_size)
-    assert_equal(yardstick(), got)
+def test_every_drafter_equals_the_yardstick_on_held_out_prompts(name, one_in, batch_size):
+    got = decoded_with(target(), _drafter(name), prompts()[::one_in], stopping(), batch_size)
+    assert_equals_yardstick(got, one_in=one_in)
 
 
 @cache
@@ -113,7 +117,7 @@ def test_the_models_are_as_good_as_their_provenance_says():
     drafter = load_draft_model(path=str(ZOO / "drafter"), dtype="float32", attention="sdpa")(target()).model
     texts = [text.text for text in StandardLibrary(split="held_out", folder=None).texts()]
     stream = [token for text in texts for token in target().tokenizer(text, verbose=False)["input_ids"]]
-    length, count = 513, 24
+    length, count = claimed["config"]["longer"]["data"]["window"] + 1, 6
     starts = [i * (len(stream) - length) // (count - 1) for i in range(count)]
     batch = torch.tensor([stream[start : start + length] for start in starts])
     with torch.no_grad():
@@ -135,7 +139,7 @@ def size_of(folder: Path) -> int:
 def test_the_zoo_is_small_and_says_where_it_comes_from():
     claimed = json.loads((ZOO / "provenance.json").read_text())
     translation = size_of(ZOO / "translation")
-    assert translation < 10e6 and size_of(ZOO) - translation < 16 * 2**20
+    assert translation < 10e6 and size_of(ZOO) - translation < 20 * 2**20
     assert claimed["corpus"]["fingerprint"] and claimed["corpus"]["licences"]["standard library"]
     assert claimed["target"]["parameters"] > 8 * claimed["drafter"]["parameters"]
 
