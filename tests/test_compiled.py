@@ -165,7 +165,10 @@ def test_temperatures_and_thresholds_share_their_program(name, monkeypatch):
     assert len(graphs) == 3 and graphs[0] == graphs[1] != graphs[2]
 
 
-@pytest.mark.parametrize("prompts", [[RAGGED[0]], RAGGED], ids=["one", "ragged"])
+@pytest.mark.parametrize(
+    "prompts",
+    [pytest.param([RAGGED[0]], id="one", marks=pytest.mark.slow), pytest.param(RAGGED, id="ragged")],
+)
 @pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup"])
 def test_one_program_serves_rows_of_every_length(name, prompts, monkeypatch):
     """How far rows reach is an input: a number of the program would make a program a round."""

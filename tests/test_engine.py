@@ -108,7 +108,12 @@ def test_alpha_counts_agree_with_the_laws(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "sampling", [GREEDY, Sampling(), Sampling(temperature=0.8, top_p=0.9)], ids=["T=0", "T=1", "top_p"]
+    "sampling",
+    [
+        pytest.param(GREEDY, id="T=0"),
+        pytest.param(Sampling(), id="T=1", marks=pytest.mark.slow),
+        pytest.param(Sampling(temperature=0.8, top_p=0.9), id="top_p"),
+    ],
 )
 def test_rows_do_not_depend_on_their_batch(name, sampling):
     """Alone, in every batch size to 16, shuffled, and beside rows that are longer or end earlier: the same tokens.
