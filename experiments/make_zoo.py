@@ -82,11 +82,9 @@ def train_zoo(cfg: DictConfig) -> None:
     corpus = prepare_data(cfg)
     print(f"data: {corpus['tokens']}, {corpus['bytes_per_held_out_token']:.2f} bytes per held-out token", flush=True)
     facts = {"command": "python -m experiments.make_zoo", "corpus": corpus, **made_with(cfg)}
-
     short = _merged(cfg, {"folder": str(workdir / "short")})
-    facts["short"] = train_models(short, read_text(workdir, short.data, cfg.seed))
-
     longer = _merged(cfg, cfg.longer, {"workdir": str(workdir / "longer")})
+    facts["short"] = train_models(short, read_text(workdir, short.data, cfg.seed))
     facts |= train_models(
         longer,
         read_text(workdir, longer.data, cfg.seed),
@@ -96,7 +94,8 @@ def train_zoo(cfg: DictConfig) -> None:
 
 
 def _merged(cfg: DictConfig, *changes: DictConfig | dict[str, str]) -> DictConfig:
-    merged = OmegaConf.merge(cfg, *changes)
+    """A config of its own, which may have keys that cfg has not."""
+    merged = OmegaConf.merge(OmegaConf.to_container(cfg), *changes)
     assert isinstance(merged, DictConfig)
     return merged
 

@@ -252,7 +252,7 @@ def lengthened(folder: Path, rope_parameters: DictConfig) -> PreTrainedModel:
 
 
 def made_with(cfg: DictConfig) -> dict[str, Any]:
-    """For a provenance file."""
+    """What a provenance file says of a training: versions, and the whole config."""
     return {"torch": torch.__version__, "config": OmegaConf.to_container(cfg, resolve=True)}
 
 
@@ -272,14 +272,18 @@ def train_models(
     device = torch.device(cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(cfg.threads)
     facts: dict[str, Any] = {}
-    teacher, window = None, cfg.data.window
+    teacher, window, config = None, cfg.data.window, made_with(cfg)["config"]
     for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
         model = (begin(name) if begin else make_model(recipe.config, text.tokenizer, cfg.seed)).to(device)
-        begun_with = fingerprint(model) if begin else None
         fitting = fit(
             name, Pretraining(model, teacher, compiled=cfg.compile), recipe, cfg,
             window=window, batch=text.windows.batch, held_out=text.held_out[::4].to(device),
-            made_of={"data": OmegaConf.to_container(cfg.data), "begun_with": begun_with},
+            made_of={
+                "data": config["data"],
+                "rope_parameters": config.get("rope_parameters"),
+                "first_weights": fingerprint(model),
+                "teacher": None if teacher is None else fingerprint(teacher),
+            },
         )  # fmt: skip
         shipped = ship(model, text.tokenizer, Path(cfg.folder) / name)
         facts[name] = {

@@ -34,7 +34,7 @@ class MedusaTraining:
             path: folder of heads to be trained on, say those of an earlier state of the target; None begins anew.
 
         Raises:
-            OSError: there are no heads in the folder.
+            OSError: there are no heads in the folder, or they are damaged.
             ValueError: a knob out of its range, or the heads are of another kind.
         """
         most = target.vocabulary_size
@@ -46,9 +46,9 @@ class MedusaTraining:
             if not holds:
                 raise ValueError(f"training.trainable.{key} is {value!r}; allowed: {allowed}")
         self.module: nn.Module = (
-            _begun(path, target, num_heads=num_heads, output=output)
-            if path
-            else MedusaHeads(target, num_heads=num_heads, output=output).float()
+            MedusaHeads(target, num_heads=num_heads, output=output).float()
+            if path is None
+            else _begun(path, target, num_heads=num_heads, output=output)
         )
         self._target = target
         self._num_heads = num_heads
@@ -102,7 +102,7 @@ class MedusaTraining:
 def _begun(path: str, target: Target, *, num_heads: int, output: str) -> MedusaHeads:
     """
     Raises:
-        OSError: there are no heads in the folder.
+        OSError: there are no heads in the folder, or they are damaged.
         ValueError: they are of another kind.
     """
     heads, _ = load_heads(path, target, key="training.trainable.path", to_be_trained_on=True)

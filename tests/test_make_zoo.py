@@ -29,7 +29,7 @@ def small(monkeypatch, tmp_path):
         standard_library=texts[:6], packages=texts[6:], licences={"standard library": "PSF-2.0"}
     )
     monkeypatch.setattr(make_zoo, "read_python_corpus", lambda: corpus)
-    return OmegaConf.create(
+    config = OmegaConf.create(
         {
             "folder": str(tmp_path / "zoo"), "workdir": str(tmp_path / "work"), "vocabulary": 400, "threads": 1,
             "device": "cpu", "compile": False, "seed": 0, "checkpoint_every": 2, "evaluate_every": 6,
@@ -47,9 +47,13 @@ def small(monkeypatch, tmp_path):
             },
         }
     )  # fmt: skip
+    OmegaConf.set_struct(config, True)  # as Hydra hands it over
+    return config
 
 
-def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kill_at", [4, 16], ids=["short texts", "longer texts"])
+def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypatch, kill_at):
+    """Killed after the checkpoint of step 2, in the middle of the first drafter."""
     make_zoo.train_zoo(small)
     whole = {name: load(tmp_path / "zoo" / name) for name in ("target", "drafter_large", "drafter")}
 
@@ -58,7 +62,7 @@ def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypat
 
     def killed(*arguments):
         calls.append(1)
-        if len(calls) == 4:  # after the checkpoint of step 2, in the middle of the first drafter
+        if len(calls) == kill_at:
             raise KeyboardInterrupt
         return distillation(*arguments)
 
@@ -74,9 +78,13 @@ def test_a_killed_training_resumes_to_the_same_models(small, tmp_path, monkeypat
             assert torch.equal(weights[key], resumed[key]), key
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(small):
+@pytest.mark.parametrize(
+    "key, value", [("target.config.hidden_size", 64), ("longer.rope_parameters.factor", 4.0), ("target.steps", 8)]
+)
+def test_a_checkpoint_of_another_recipe_is_refused(small, key, value):
+    """More steps of the target would make it another teacher than the drafters had."""
     make_zoo.train_zoo(small)
-    small.target.config.hidden_size = 64
+    OmegaConf.update(small, key, value)
     with pytest.raises(ValueError, match="give another folder"):
         make_zoo.train_zoo(small)
 

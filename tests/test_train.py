@@ -256,7 +256,7 @@ def test_heads_are_trained_on_for_another_state_of_their_target(tmp_path):
     with pytest.raises(ValueError, match="made for the target with the fingerprint"):
         load_heads(str(tmp_path), later)
     second = MedusaTraining(later, num_heads=2, path=str(tmp_path), **settings)
-    torch.testing.assert_close(second.module.weights, first.module.weights, atol=2e-3, rtol=0)  # kept in half precision
+    torch.testing.assert_close(second.module.weights, first.module.weights, atol=2e-3, rtol=0)  # kept in bfloat16
     second.loss(held_out).backward()
     assert all(parameter.grad is not None for parameter in second.module.parameters())
     with pytest.raises(ValueError, match=r"training.trainable.path is .*2 heads with output tied"):

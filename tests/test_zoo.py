@@ -1,4 +1,4 @@
-"""The embedded models: what their provenance claims, and greedy equality on every held-out prompt."""
+"""The embedded models: what their provenance claims, and greedy equality on held-out prompts (of all of them: slow)."""
 
 import json
 from functools import cache
