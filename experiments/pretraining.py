@@ -272,15 +272,15 @@ def train_models(
     device = torch.device(cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(cfg.threads)
     facts: dict[str, Any] = {}
-    teacher, window, config = None, cfg.data.window, made_with(cfg)["config"]
+    teacher, window = None, cfg.data.window
     for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
         model = (begin(name) if begin else make_model(recipe.config, text.tokenizer, cfg.seed)).to(device)
         fitting = fit(
             name, Pretraining(model, teacher, compiled=cfg.compile), recipe, cfg,
             window=window, batch=text.windows.batch, held_out=text.held_out[::4].to(device),
             made_of={
-                "data": config["data"],
-                "rope_parameters": config.get("rope_parameters"),
+                "data": OmegaConf.to_container(cfg.data),
+                "rope_parameters": getattr(model.config, "rope_parameters", None),
                 "first_weights": fingerprint(model),
                 "teacher": None if teacher is None else fingerprint(teacher),
             },

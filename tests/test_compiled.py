@@ -50,7 +50,11 @@ def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[
 
 @pytest.mark.parametrize(
     "prompts, sampling",
-    [pytest.param([RAGGED[0]], GREEDY, id="one", marks=pytest.mark.slow), pytest.param(RAGGED, DRAWN, id="ragged")],
+    [
+        pytest.param(RAGGED, DRAWN, id="drawn"),
+        pytest.param([RAGGED[0]], DRAWN, id="one", marks=pytest.mark.slow),
+        pytest.param(RAGGED, GREEDY, id="ragged", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_drafter_gives_the_tokens_of_the_eager_loop(name, prompts, sampling):

@@ -203,7 +203,7 @@ FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
 
 
 @fuzz(
-    5,
+    8,
     case=cases(FORGETFUL, torch.float64),
     sampling=st.one_of(st.just(GREEDY), DRAWING),
     stops=st.lists(st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=5), min_size=1, max_size=6),

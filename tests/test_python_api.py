@@ -31,7 +31,7 @@ def test_the_document_runs_as_it_stands(capsys):
         exec(snippet, namespace)
     printed = capsys.readouterr().out
     assert "tokens were drafted" in printed
-    assert 0 < namespace["completion"].alpha <= 1 < namespace["completion"].tau
+    assert 0 < namespace["completion"].alpha < 1 < namespace["completion"].tau
     assert namespace["total"].num_rounds > 3 and len(snippets) >= 5
 
 
