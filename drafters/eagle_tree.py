@@ -10,6 +10,7 @@ from framework.growing_tree import GrowingTree
 from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 
 class EagleTree:
@@ -33,8 +34,7 @@ class EagleTree:
             ValueError: a knob out of its range, or a layer for another target.
         """
         for key, value in (("depth", depth), ("children", children), ("nodes", nodes)):
-            if type(value) is not int or value < 1:
-                raise ValueError(f"drafter.{key} is {value!r}; allowed: a whole number >= 1")
+            check_whole(f"drafter.{key}", value, least=1)
         self._states = EagleStates(load_eagle(path, target))
         self.depth, self._children = depth, min(children, target.vocabulary_size)
         self._nodes = min(nodes, self._children + (depth - 1) * self._children**2)

@@ -21,6 +21,7 @@ from framework.stopping import Finisher, Stopping
 from framework.tally import Tally
 from framework.target import Target
 from framework.verifiers.standard import standard_rule
+from framework.whole_numbers import check_whole
 
 MOST_GAMMA = 1000
 
@@ -58,8 +59,7 @@ class Hierarchical:
         Raises:
             ValueError: gamma is out of range, the inner drafter cannot take tokens back, or a model cannot be served.
         """
-        if not isinstance(gamma, int) or isinstance(gamma, bool) or not 1 <= gamma <= MOST_GAMMA:
-            raise ValueError(f"drafter.gamma is {gamma!r}; allowed: a whole number from 1 to {MOST_GAMMA}")
+        check_whole("drafter.gamma", gamma, least=1, most=MOST_GAMMA)
         self.model = model(target)
         middle = Target(self.model, target.tokenizer, target.vocabulary_size, fingerprint(self.model.model))
         with keys_as("drafter.drafter"):

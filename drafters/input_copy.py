@@ -9,6 +9,7 @@ from framework.draft import Draft, Law, Outcome, Shape
 from framework.sampling import Sampling
 from framework.sequences import Sequences, catch_up
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 
 class InputCopy:
@@ -34,8 +35,7 @@ class InputCopy:
         Raises:
             ValueError: max_ngram is out of its range; the message names the yaml key.
         """
-        if not isinstance(max_ngram, int) or isinstance(max_ngram, bool) or max_ngram < 1:
-            raise ValueError(f"drafter.max_ngram is {max_ngram!r}; allowed: a whole number >= 1")
+        check_whole("drafter.max_ngram", max_ngram, least=1)
         self._max_ngram = max_ngram
         self._num_start = len(target.model.text_start)
         self._copies: list[_Copy] = []

@@ -16,6 +16,7 @@ from framework.prompts.prompt_source import PromptSource
 from framework.sampling import Sampling
 from framework.sequences import Sequences, catch_up
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 SMOOTHINGS = ("longest_context", "laplace", "witten_bell")
 LARGEST_ORDER = 100  # every shorter context is counted, too
@@ -53,8 +54,7 @@ class NGram:
         Raises:
             ValueError: a setting outside its range, or nothing to count; the message names the yaml key.
         """
-        if not isinstance(order, int) or isinstance(order, bool) or not 1 <= order <= LARGEST_ORDER:
-            raise ValueError(f"drafter.order is {order!r}; allowed: a whole number from 1 to {LARGEST_ORDER}")
+        check_whole("drafter.order", order, least=1, most=LARGEST_ORDER)
         if smoothing not in SMOOTHINGS:
             raise ValueError(f"drafter.smoothing is {smoothing!r}; allowed: {', '.join(SMOOTHINGS)}")
         if corpus is None and not learn_from_context:

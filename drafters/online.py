@@ -16,6 +16,7 @@ from framework.lesson import Lesson, LessonsUnderway, Teachable
 from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 MOST = 1_000_000_000  # of what is counted
 LONGEST_STEP = 1.0  # norm that gradients are cut down to
@@ -64,8 +65,7 @@ class Online:
         least = {"every": 1, "steps": 0, "batch": 1, "buffer": 1, "window": 2, "seed": 0}
         given = {"every": every, "steps": steps, "batch": batch, "buffer": buffer, "window": window, "seed": seed}
         for key, value in given.items():
-            if not isinstance(value, int) or isinstance(value, bool) or not least[key] <= value <= MOST:
-                raise ValueError(f"drafter.{key} is {value!r}; allowed: a whole number from {least[key]} to {MOST}")
+            check_whole(f"drafter.{key}", value, least=least[key], most=MOST)
         if not isinstance(learning_rate, float | int) or isinstance(learning_rate, bool) or not 0 < learning_rate <= 1:
             raise ValueError(f"drafter.learning_rate is {learning_rate!r}; allowed: a number in (0, 1]")
         if loss not in DIVERGENCES:

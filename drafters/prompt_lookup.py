@@ -11,6 +11,7 @@ from framework.draft import Draft, Law, Outcome, Shape
 from framework.sampling import Sampling
 from framework.sequences import Sequences, catch_up
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 MATCHES = ("last", "first")
 
@@ -41,8 +42,7 @@ class PromptLookup:
             ValueError: a setting outside its range; the message names the yaml key.
         """
         for key, size in (("min_ngram", min_ngram), ("max_ngram", max_ngram)):
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"drafter.{key} is {size!r}; allowed: a whole number >= 1")
+            check_whole(f"drafter.{key}", size, least=1)
         if max_ngram < min_ngram:
             raise ValueError(f"drafter.max_ngram is {max_ngram}; allowed: at least drafter.min_ngram, {min_ngram}")
         if match not in MATCHES:

@@ -14,6 +14,7 @@ from framework.lesson import Lesson
 from framework.sampling import Sampling
 from framework.sequences import Sequences
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 
 class SmallTransformer:
@@ -43,8 +44,7 @@ class SmallTransformer:
         Raises:
             ValueError: top_k or bits is out of range, the tokenizers differ, or the model cannot be served.
         """
-        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
-            raise ValueError(f"drafter.top_k is {top_k!r}; allowed: a whole number >= 1, or null for all tokens")
+        check_whole("drafter.top_k", top_k, least=1, or_null=True)
         if bits is not None and (isinstance(bits, bool) or bits not in BITS):
             allowed = " or ".join(map(str, BITS))
             raise ValueError(f"drafter.bits is {bits!r}; allowed: {allowed}, or null for the law as it is")

@@ -16,6 +16,7 @@ from framework.sampling import Sampling
 from framework.sequences import Sequences, catch_up
 from framework.suffix_automaton import Match, SuffixAutomaton
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 NOTHING: Match = (0, 0)
 
@@ -53,8 +54,7 @@ class SuffixLookup:
             ValueError: a setting outside its range; the message names the yaml key.
         """
         for key, value, least in (("min_match", min_match, 1), ("history", history, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"drafter.{key} is {value!r}; allowed: a whole number >= {least}")
+            check_whole(f"drafter.{key}", value, least=least)
         if factor is not None and (not isinstance(factor, int | float) or not 0 < factor < math.inf):
             raise ValueError(f"drafter.factor is {factor!r}; allowed: a number > 0, or null for no limit")
         self._min_match = min_match

@@ -19,7 +19,7 @@ from experiments.dialogues import with_later_turns
 from experiments.entry_point import status
 from experiments.help_text import register_help
 from experiments.kept import Kept
-from experiments.knobs import check_kind, check_knobs, check_whole
+from experiments.knobs import check_kind, check_knobs
 from experiments.measurement import Plan, Subject
 from experiments.ranks import begun
 from framework.compiled import why_not
@@ -34,6 +34,7 @@ from framework.stopping import Stopping
 from framework.target import Target
 from framework.tracker import Point, Tracker
 from framework.verifiers.verifier import Verifier
+from framework.whole_numbers import check_whole
 
 MOST = 2**62  # what fits into the machine's integers
 # Tokens per decoder. Making a program takes 5 s per layer of a pass, and running it saves 0.3 ms (docs/performance.md).

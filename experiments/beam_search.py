@@ -26,7 +26,7 @@ from experiments.assemble import (
 from experiments.cells import Cells, markdown, shown
 from experiments.entry_point import announce, one_line_errors, status
 from experiments.hugging_face import HuggingFaceGenerate
-from experiments.knobs import check_kind, check_whole
+from experiments.knobs import check_kind
 from experiments.provenance import provenance
 from experiments.timing import Decoder, Timed, timed
 from framework.beam_search import BeamGeneration, BeamSearch
@@ -39,6 +39,7 @@ from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.tally import Tally
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 COLUMNS = ["beams", "decoder", "drafted", "γ", "same texts", "score gap", "passes", "α", "τ", "ms/token", "speedup"]
 MOST_BEAMS = 1000

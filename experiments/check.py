@@ -7,8 +7,8 @@ from omegaconf import DictConfig
 
 from experiments.assemble import build, build_target, register_resolvers
 from experiments.entry_point import one_line_errors, status
-from experiments.knobs import check_whole
 from framework.conformance import check_drafter, check_verifier
+from framework.whole_numbers import check_whole
 
 register_resolvers()
 

@@ -28,7 +28,6 @@ from experiments.assemble import (
 )
 from experiments.cells import markdown, shown
 from experiments.entry_point import one_line_errors, status
-from experiments.knobs import check_whole
 from framework.draft import Outcome
 from framework.drafter import Drafter
 from framework.engine import Engine
@@ -38,6 +37,7 @@ from framework.sequences import Sequences
 from framework.stopping import Stopping
 from framework.target import Target
 from framework.verifiers.verifier import Verifier
+from framework.whole_numbers import check_whole
 
 COLUMNS = ["drafter", "T", "γ", "rule", "tokens per round", "gain"]
 OF_A_ROW = ("drafter", "knobs", "temperature", "gamma", "rules")

@@ -12,8 +12,8 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from experiments.knobs import check_whole
 from framework.trainable import Trainable
+from framework.whole_numbers import check_whole
 
 MAX_GRADIENT = 1.0  # norm of all gradients together
 ANEW = "give another folder, or delete the file to begin anew"

@@ -51,17 +51,6 @@ def check_kind(key: str, value: object, kinds: Iterable[Any], words: Mapping[Any
         raise ValueError(f"{key} is {value!r}; allowed: {', or '.join(map(str, allowed))}")
 
 
-def check_whole(key: str, value: object, *, least: int, most: int, or_null: bool = False) -> None:
-    """
-    Raises:
-        ValueError: the value is no whole number in that range, nor null where null is allowed.
-    """
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-    if not is_whole and not (or_null and value is None):
-        allowed = f"a whole number from {least} to {most}" + (", or null" if or_null else "")
-        raise ValueError(f"{key} is {value!r}; allowed: {allowed}")
-
-
 def _alternatives(hint: Any) -> Iterable[Any]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
 

@@ -12,8 +12,9 @@ from omegaconf import DictConfig
 
 from experiments.assemble import build, register_resolvers
 from experiments.entry_point import one_line_errors
-from experiments.knobs import check_kind, check_whole
+from experiments.knobs import check_kind
 from experiments.pretraining import TokenisedText, Windows, encode, made_with, spread, train_models, train_tokenizer
+from framework.whole_numbers import check_whole
 
 register_resolvers()
 

@@ -14,10 +14,11 @@ from rich.table import Table
 
 from experiments.assemble import register_resolvers
 from experiments.entry_point import one_line_errors, status
-from experiments.knobs import check_kind, check_whole
+from experiments.knobs import check_kind
 from experiments.negative_controls import Caught, controls
 from experiments.proof_matrix import FALSE_ALARM, Cell, Prover
 from framework.conformance.verifier_checks import ROUNDING, SAMPLINGS
+from framework.whole_numbers import check_whole
 
 LEAST_SAMPLES = 20_000  # with fewer, most continuations are too rare to be counted by themselves
 MOST_CONTINUATIONS = 20_000  # that a chi-square test counts

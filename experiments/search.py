@@ -19,11 +19,11 @@ from experiments.assemble import register_resolvers
 from experiments.cells import Cells, markdown, shown
 from experiments.entry_point import one_line_errors
 from experiments.kept import Kept
-from experiments.knobs import check_whole
 from experiments.measure import error_on_disk, measure_point
 from experiments.publish import relative
 from experiments.studies import Budget, fail_unfinished, gaussian_process, open_study
 from framework.tracker import JsonlTracker, write_json
+from framework.whole_numbers import check_whole
 
 STUDY = "speed"
 METRIC, SECONDS = "speedup/measured", "seconds"

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from framework.whole_numbers import check_whole
+
 DATABASE = "search.sqlite"
 Direction = Literal["maximize", "minimize"]
 
@@ -30,8 +32,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         trials, minutes = self.trials, self.minutes
-        if trials is not None and not (isinstance(trials, int) and trials >= 1):
-            raise ValueError(f"trials is {trials!r}; allowed: a whole number >= 1, or null")
+        check_whole("trials", trials, least=1, or_null=True)
         if minutes is not None and not (isinstance(minutes, int | float) and minutes > 0):
             raise ValueError(f"minutes is {minutes!r}; allowed: a number > 0, or null")
         if trials is None and minutes is None:

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.assemble import build, build_prompts, build_target, check_basics, register_resolvers, yamls
 from experiments.entry_point import one_line_errors, status
 from experiments.fitting import Fitting, Recipe
-from experiments.knobs import check_whole
 from experiments.pairs import Pairs, read_pairs
 from experiments.provenance import provenance
 from experiments.publish import mirror_training, relative
@@ -24,6 +23,7 @@ from experiments.trainings import PROVENANCE_FILE, print_trainings, read_trainin
 from framework.target import Target
 from framework.tracker import TrainingTracker
 from framework.trainable import Trainable
+from framework.whole_numbers import check_whole
 
 register_resolvers()
 

@@ -11,12 +11,12 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from experiments.knobs import check_whole
 from framework.autoregressive import Autoregressive
 from framework.prompts.prompt_source import PromptSource
 from framework.sampling import Sampling
 from framework.stopping import Stopping
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 TEXTS_PER_CALL = 64  # a tokenizer's batch: large enough for its threads, small enough for memory
 

@@ -16,6 +16,7 @@ from framework.draft import DraftedNode
 from framework.sampling import argmax, draw
 from framework.target import Target
 from framework.trainable import FILLER, model_inputs, texts_of
+from framework.whole_numbers import check_whole
 
 WINDOWS_AT_ONCE = 8  # when evaluating
 
@@ -50,8 +51,7 @@ class AcceptanceTraining:
             ValueError: a knob out of its range, or a model with another tokenizer.
         """
         for key, value in (("width", width), ("num_blocks", num_blocks)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"training.trainable.{key} is {value!r}; allowed: a whole number >= 1")
+            check_whole(f"training.trainable.{key}", value, least=1)
         if not 0 < rejection_weight < float("inf"):
             raise ValueError(f"training.trainable.rejection_weight is {rejection_weight!r}; allowed: a number > 0")
         self._target, self._model = target, model(target)

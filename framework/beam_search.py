@@ -23,6 +23,7 @@ from framework.stopping import Stopping
 from framework.stopwatch import Stopwatch
 from framework.tally import Tally
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ class BeamSearch:
         Raises:
             ValueError: a number out of its range, or a drafter without a gamma policy.
         """
-        if not isinstance(num_beams, int) or isinstance(num_beams, bool) or num_beams < 1:
-            raise ValueError(f"num_beams is {num_beams!r}; allowed: a whole number >= 1")
+        check_whole("num_beams", num_beams, least=1)
         if drafter is not None and drafted_beams < num_beams:
             raise ValueError(f"drafted_beams is {drafted_beams!r}; allowed: at least num_beams, {num_beams}")
         if (drafter is None) != (gamma_policy is None):

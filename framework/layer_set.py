@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.target import Target
+from framework.whole_numbers import check_whole
 
 KEYS = ("num_layers", "target_fingerprint", "skip_attention", "skip_mlp")
 
@@ -72,10 +73,7 @@ class LayerSet:
         Raises:
             ValueError: kept is not a whole number from 1 to num_layers.
         """
-        if not isinstance(kept, int) or isinstance(kept, bool) or not 1 <= kept <= num_layers:
-            raise ValueError(
-                f"drafter.exit_after is {kept!r}; allowed: a whole number from 1 to {num_layers}, the target's layers"
-            )
+        check_whole("drafter.exit_after", kept, least=1, most=num_layers)
         later = tuple(range(kept, num_layers))
         return cls(num_layers, later, later)
 

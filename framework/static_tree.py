@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from framework.whole_numbers import check_whole
+
 Path = tuple[int, ...]
 """Ranks from a child of pending down: (0, 2) holds the third-best second token behind the best first one."""
 
@@ -23,8 +25,7 @@ def best_paths(accuracies: Sequence[Sequence[float]], num_nodes: int) -> list[Pa
     Raises:
         ValueError: no node may be spent.
     """
-    if not isinstance(num_nodes, int) or num_nodes < 1:
-        raise ValueError(f"drafter.nodes is {num_nodes!r}; allowed: a whole number >= 1")
+    check_whole("drafter.nodes", num_nodes, least=1)
     paths: list[Path] = []
     frontier: list[tuple[float, int, Path]] = [
         (-1.0, 0, ())

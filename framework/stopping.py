@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from framework.sequences import Sequences
+from framework.whole_numbers import check_whole
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,7 @@ class Stopping:
     tokenizer: PreTrainedTokenizerBase | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.max_new_tokens, int) and not isinstance(self.max_new_tokens, bool)
-        if not whole or self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens!r}; allowed: a whole number >= 1")
+        check_whole("max_new_tokens", self.max_new_tokens, least=1)
         if self.stop_strings and self.tokenizer is None:
             raise ValueError("stop_strings need a tokenizer")
         if any(not string for string in self.stop_strings):

@@ -8,6 +8,8 @@ Every function raises ValueError for an argument outside its range.
 from collections.abc import Sequence
 from math import inf
 
+from framework.whole_numbers import check_whole
+
 # Two speedups closer than this are the same number, computed in another order.
 ROUNDING = 1e-12
 
@@ -20,14 +22,14 @@ def expected_tokens(alpha: float, gamma: int) -> float:
         gamma: drafted tokens per round, >= 0.
     """
     _require(0 <= alpha <= 1, "alpha", alpha, "a number in [0, 1]")
-    _require_whole(gamma, "gamma", at_least=0)
+    check_whole("gamma", gamma, least=0)
     # The sum needs no case for alpha = 1 and, unlike the quotient, loses no digits near it.
     return float(sum(alpha**position for position in range(gamma + 1)))
 
 
 def draft_efficiency(alpha: float, gamma: int) -> float:
     """Accepted tokens per drafted token: alpha is over tested tokens, this is over all of gamma >= 1."""
-    _require_whole(gamma, "gamma", at_least=1)
+    check_whole("gamma", gamma, least=1)
     return (expected_tokens(alpha, gamma) - 1) / gamma
 
 
@@ -90,7 +92,7 @@ def optimal_gamma(alpha: float, c: float, max_gamma: int, target_times: Sequence
     """
     _require(0 <= alpha <= 1, "alpha", alpha, "a number in [0, 1]")
     _require(0 <= c < inf, "c", c, "a number >= 0")
-    _require_whole(max_gamma, "max_gamma", at_least=0)
+    check_whole("max_gamma", max_gamma, least=0)
     times = [1.0] * (max_gamma + 1) if target_times is None else target_times
     complete = len(times) > max_gamma and all(0 < time < inf for time in times)
     _require(complete, "target_times", times, f"{max_gamma + 1} numbers > 0")
@@ -120,8 +122,3 @@ def attainable_speedup(tau: float, draft_time: float, target_time: float) -> flo
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
         raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def _require_whole(value: int, name: str, *, at_least: int) -> None:
-    holds = isinstance(value, int) and not isinstance(value, bool) and value >= at_least
-    _require(holds, name, value, f"a whole number >= {at_least}")

@@ -5,6 +5,7 @@ from math import inf
 from framework import theory
 from framework.draft import Readout
 from framework.gamma_policies.gamma_policy import Costs, check_gamma, check_number
+from framework.whole_numbers import check_whole
 
 
 class BestExpectedSpeed:
@@ -49,9 +50,7 @@ class BestExpectedSpeed:
         check_number("prior_accepted", prior_accepted, lambda value: 0 < value < inf, "a number > 0")
         check_number("prior_rejected", prior_rejected, lambda value: 0 < value < inf, "a number > 0")
         check_number("forgetting", forgetting, lambda value: 0 < value <= 1, "a number in (0, 1]")
-        if probe_every is not None:
-            whole = isinstance(probe_every, int)
-            check_number("probe_every", probe_every, lambda value: whole and value >= 1, "a whole number >= 1, or null")
+        check_whole("gamma.probe_every", probe_every, least=1, or_null=True)
         self.max_gamma = max_gamma
         self.prior = (prior_accepted, prior_rejected)
         self.forgetting = forgetting

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from framework.draft import DraftedNode, Readout
+from framework.whole_numbers import check_whole
 
 LARGEST = 1000  # counts are kept for every pair of offered and accepted
 
@@ -74,8 +75,7 @@ def check_gamma(knob: str, value: object, *, least: int) -> None:
     Raises:
         ValueError: the value of gamma.KNOB is not a whole number from `least` to 1000.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
-        raise ValueError(f"gamma.{knob} is {value!r}; allowed: a whole number from {least} to {LARGEST}")
+    check_whole(f"gamma.{knob}", value, least=least, most=LARGEST)
 
 
 def check_number(knob: str, value: object, within: Callable[[float], bool], allowed: str) -> None:

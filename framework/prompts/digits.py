@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Iterator
 
 from framework.prompts.prompt_source import Text, key
+from framework.whole_numbers import check_whole
 
 SIDE = 8  # pixels
 LEVELS = "abcdefghijklmnopq"  # of grey: a is paper, q is ink
@@ -29,8 +30,7 @@ class Digits:
         """
         if split not in SPLITS:
             raise ValueError(f"{key('split')} is {split!r}; allowed: {', '.join(SPLITS)}")
-        if not isinstance(rows, int) or isinstance(rows, bool) or not 0 <= rows <= SIDE:
-            raise ValueError(f"{key('rows')} is {rows!r}; allowed: a whole number from 0 to {SIDE}")
+        check_whole(key("rows"), rows, least=0, most=SIDE)
         try:
             self._datasets = importlib.import_module("sklearn.datasets")
         except ImportError as error:

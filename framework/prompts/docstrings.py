@@ -7,6 +7,7 @@ from textwrap import dedent
 
 from framework.prompts.prompt_source import Text, key
 from framework.prompts.standard_library import StandardLibrary
+from framework.whole_numbers import check_whole
 
 SHORTEST_BODY = 3  # lines beside the docstring: fewer leave nothing to sum up
 SHORTEST_SUMMARY = 4  # words
@@ -30,8 +31,7 @@ class Docstrings:
             ValueError: an unknown split, or no line allowed.
             FileNotFoundError: this Python ships without its sources.
         """
-        if longest < SHORTEST_BODY:
-            raise ValueError(f"{key('longest')} is {longest}; allowed: a whole number >= {SHORTEST_BODY}")
+        check_whole(key("longest"), longest, least=SHORTEST_BODY)
         self._files = StandardLibrary(split=split, folder=folder)
         self._longest = longest
 

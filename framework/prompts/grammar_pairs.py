@@ -6,6 +6,7 @@ from random import Random
 
 from framework.prompts.english_german.grammar import Grammar
 from framework.prompts.prompt_source import Text, key
+from framework.whole_numbers import check_whole
 
 SPLITS = ("held_out", "train")
 HELD_OUT_SHARE = 50  # one sentence in so many
@@ -31,8 +32,7 @@ class GrammarPairs:
         """
         if split not in SPLITS:
             raise ValueError(f"{key('split')} is {split!r}; allowed: {', '.join(SPLITS)}")
-        if size < 1:
-            raise ValueError(f"{key('size')} is {size}; allowed: a whole number >= 1")
+        check_whole(key("size"), size, least=1)
         self.split = split
         self.size = size
         self.seed = seed

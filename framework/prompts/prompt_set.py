@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from framework.prompts.chat import chat_tokens, is_chat
 from framework.prompts.prompt_source import PromptSource
+from framework.whole_numbers import check_whole
 
 TOO_LONG = ("error", "truncate_left", "skip")
 
@@ -78,8 +79,7 @@ def make_prompts(
             the vocabulary, no prompt left, or a chat that the tokenizer has no template for.
     """
     for knob, value in (("count", count), ("first_tokens", first_tokens)):
-        if value is not None and value < 1:
-            raise ValueError(f"prompts.{knob} is {value}; allowed: a whole number >= 1, or null for all")
+        check_whole(f"prompts.{knob}", value, least=1, or_null=True)
     if too_long not in TOO_LONG:
         raise ValueError(f"prompts.too_long is {too_long!r}; allowed: {', '.join(TOO_LONG)}")
     if max_tokens < 1:

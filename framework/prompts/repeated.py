@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from framework.prompts.prompt_source import Text, key
+from framework.whole_numbers import check_whole
 
 
 class Repeated:
@@ -19,8 +20,7 @@ class Repeated:
         """
         if not text:
             raise ValueError(f"{key('text')} is empty; allowed: at least the name of a special token")
-        if times < 1:
-            raise ValueError(f"{key('times')} is {times}; allowed: a whole number >= 1")
+        check_whole(key("times"), times, least=1)
         self._text, self._times = text, times
 
     def texts(self) -> Iterator[Text]:

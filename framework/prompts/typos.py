@@ -6,6 +6,7 @@ from random import Random
 
 from framework.prompts.prompt_source import Text, key
 from framework.prompts.standard_library import StandardLibrary
+from framework.whole_numbers import check_whole
 
 WORD = re.compile(r"[A-Za-z]{4,}")  # long enough to be known again
 HEADS = ("# with typos\n", "\n\n# corrected\n")
@@ -32,8 +33,7 @@ class Typos:
             ValueError: an unknown split, or a number out of its range.
             FileNotFoundError: this Python ships without its sources.
         """
-        if not isinstance(lines, int) or lines < 2:
-            raise ValueError(f"{key('lines')} is {lines!r}; allowed: a whole number >= 2")
+        check_whole(key("lines"), lines, least=2)
         if not isinstance(rate, int | float) or not 0 <= rate <= 1:
             raise ValueError(f"{key('rate')} is {rate!r}; allowed: a number in [0, 1]")
         self._files = StandardLibrary(split=split, folder=folder)

@@ -7,6 +7,7 @@ from framework.draft import Draft, Law, Shape, TargetRows
 from framework.sampling import argmax
 from framework.verifiers.speculative_sampling import first_loss, require_chain
 from framework.verifiers.verifier import Guarantee
+from framework.whole_numbers import check_whole
 
 
 class BlockwiseAcceptance:
@@ -34,8 +35,7 @@ class BlockwiseAcceptance:
             ValueError: one of them is not such a number.
         """
         for key, value, least in (("top_k", top_k, 1), ("distance", distance, 0), ("min_block", min_block, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"verifier.{key} is {value!r}; allowed: a whole number >= {least}")
+            check_whole(f"verifier.{key}", value, least=least)
         self.top_k, self.distance, self.min_block = top_k, distance, min_block
         is_exact_match = (top_k, distance, min_block) == (1, 0, 1)
         self.guarantee = Guarantee.GREEDY_EXACT if is_exact_match else Guarantee.LOSSY
