@@ -12,7 +12,14 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 FOLDERS = ("framework", "drafters", "experiments")
 
-WORDS = {"framework.sequences", "framework.draft", "framework.tree", "framework.sampling", "framework.computed_once"}
+WORDS = {
+    "framework.sequences",
+    "framework.draft",
+    "framework.tree",
+    "framework.sampling",
+    "framework.computed_once",
+    "framework.whole_numbers",
+}
 CONTRACTS = {
     "framework.drafter",
     "framework.target",
