@@ -69,9 +69,12 @@ def _built_by(node: DictConfig) -> Any:
 
 
 def _hints(built: Any) -> dict[str, Any]:
-    """The types of its arguments, as far as they can be told."""
+    """The types of its arguments, as far as they can be told; one that is None by default may be None."""
     try:
-        return get_type_hints(inspect.getattr_static(built, "__init__") if isinstance(built, type) else built)
+        makes = inspect.getattr_static(built, "__init__") if isinstance(built, type) else built
+        arguments = inspect.signature(makes).parameters
+        may_be_none = {name for name in arguments if arguments[name].default is None}
+        return {name: hint | None if name in may_be_none else hint for name, hint in get_type_hints(makes).items()}
     except Exception:
         return {}
 
