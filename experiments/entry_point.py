@@ -40,7 +40,7 @@ def one_line_errors(
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1" or (line := _in_one_line(error, interrupted)) is None:
             raise
-        if _is_point_of_sweep() and isinstance(error, Exception):  # the sweep's other points go on
+        if is_point_of_sweep() and isinstance(error, Exception):  # the sweep's other points go on
             raise CompactHydraException(line) from None
         Console(stderr=True).print(Text(line, "red"), soft_wrap=True)
         sys.exit(1)
@@ -65,5 +65,6 @@ def _named(error: BaseException, message: str | None = None) -> str:
     return f"{type(error).__name__}: {error if message is None else message}"
 
 
-def _is_point_of_sweep() -> bool:
+def is_point_of_sweep() -> bool:
+    """Whether this is one of several points that Hydra runs one after another (-m)."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.assemble import build, build_prompts, build_target, check_basics, register_resolvers, yamls
-from experiments.entry_point import one_line_errors, status
+from experiments.entry_point import is_point_of_sweep, one_line_errors, status
 from experiments.fitting import Fitting, Recipe
 from experiments.pairs import Pairs, read_pairs
 from experiments.provenance import provenance
@@ -177,7 +177,7 @@ def main(cfg: DictConfig) -> None:
         tracker: TrainingTracker = build(cfg.tracker)
         facts = train(cfg, trained, folder)
         mirror_training(folder, facts, tracker, study=choices.get("study") or "train")
-        write_trainings(Path(cfg.folder))
+        write_trainings(Path(HydraConfig.get().sweep.dir) if is_point_of_sweep() else folder)
         print_trainings(read_trainings(folder))
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
         group = cfg.training.loaded_by.split(".")[0]  # of yaml files, one of which loads what was trained

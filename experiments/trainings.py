@@ -24,7 +24,7 @@ class TableOfAll(Callback):
     """Hydra calls it once, after the last training of a sweep; before, each of them told of itself."""
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        print_trainings(read_trainings(Path(config.folder)))
+        print_trainings(read_trainings(Path(config.hydra.sweep.dir)))
 
 
 def write_trainings(folder: Path) -> None:

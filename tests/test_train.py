@@ -194,6 +194,14 @@ def test_drafters_that_are_not_trained_are_told(tmp_path, monkeypatch, capfd, dr
     assert says in capfd.readouterr().err
 
 
+def test_a_training_lies_where_hydra_is_told_to_put_it(tiny, tmp_path, monkeypatch, capfd):
+    out = run(monkeypatch, capfd, *tiny, f"folder={tmp_path / 'samples'}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert f"drafter.path={tmp_path / 'run'}" in out
+    assert {"heads.safetensors", "trainings.md", "trainings.png"} <= {
+        path.name for path in (tmp_path / "run").iterdir()
+    }
+
+
 def test_the_distillation_study_leaves_comparable_trainings(tiny, tmp_path, monkeypatch, capfd):
     small = [entry for entry in tiny if "window" not in entry]
     monkeypatch.setattr(sys, "argv", [
