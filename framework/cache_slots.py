@@ -48,7 +48,7 @@ class Slots:
 
     def mask_behind(self, positions: Tensor, visible: int, dtype: torch.dtype) -> Tensor:
         """[B, 1, M, visible]: 0 on slots up to each position [B, M] int64, the lowest number behind it."""
-        return _additive(self.ids[:visible] <= positions.unsqueeze(2), dtype)
+        return additive(self.ids[:visible] <= positions.unsqueeze(2), dtype)
 
     def tree_mask(self, start: Tensor, sees: Tensor, visible: int, dtype: torch.dtype) -> Tensor:
         """[B, 1, M, visible]: 0 on the slots up to start's and on those of ancestors.
@@ -61,7 +61,7 @@ class Slots:
         row = (self.ids[:visible] - start.unsqueeze(1)).clamp(min=0)
         within = row < sees.shape[2]
         row = row.clamp(max=sees.shape[2] - 1).unsqueeze(1).expand(-1, sees.shape[1], -1)
-        return _additive(sees.gather(2, row) & within.unsqueeze(1), dtype)
+        return additive(sees.gather(2, row) & within.unsqueeze(1), dtype)
 
     def move(self, source: Tensor, to: Tensor) -> None:
         """Copy slots to other slots of the same row, in all layers; both [B, M] int64."""
@@ -71,7 +71,7 @@ class Slots:
                 layer.move(source, to)
 
 
-def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, 1, M, W] from [B, M, W] bool."""
     # Additive, because eager attention is silently wrong with a bool mask and sdpa converts one in every layer.
     mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)

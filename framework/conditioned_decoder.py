@@ -1,9 +1,9 @@
 """ConditionedDecoder: the decoder of an encoder-decoder model, given one source per row. CachedLM runs it.
 
-Its passes are those of the model in transformers, but for two things. The sources are read once, and so are the keys
-and values that cross-attention makes of them. And what tells a decoder where its tokens stand, the same place for all
-rows in transformers, is told in a twin of the model for each row: T5's relative distances (Raffel et al., 2020), and
-tables of positions like BART's (Lewis et al., 2020) and Marian's (Junczys-Dowmunt et al., 2018).
+Its passes are those of the model in transformers, but for two things. The sources are read once, and so are the mask,
+keys and values that cross-attention makes of them. And what tells a decoder where its tokens stand, the same place for
+all rows in transformers, is told in a twin of the model for each row: T5's relative distances (Raffel et al., 2020),
+and tables of positions like BART's (Lewis et al., 2020) and Marian's (Junczys-Dowmunt et al., 2018).
 
 B rows, M tokens read, W slots seen, S tokens of a source.
 """
@@ -18,6 +18,7 @@ from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from framework.cache_slots import additive
 from framework.twins import replaced
 
 
@@ -83,7 +84,7 @@ class ConditionedDecoder:
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
             encoder_outputs=BaseModelOutput(last_hidden_state=self._sources.hidden),
-            attention_mask=self._sources.mask,
+            attention_mask=self._sources.mask.expand(-1, -1, input_ids.shape[1], -1),
             past_key_values=self._cache,
             use_cache=True,
         )
@@ -177,7 +178,7 @@ class _PositionTable(nn.Module):
 
 
 class _Sources:
-    """What was read of the sources: hidden [B, S, H], mask [B, S] int64, and each layer's keys and values of them."""
+    """What was read of the sources: hidden [B, S, H], mask [B, 1, 1, S], and each layer's keys and values of them."""
 
     hidden: Tensor
     mask: Tensor
@@ -186,7 +187,8 @@ class _Sources:
         self.cache = Cache(layers=[_SourceLayer() for _ in range(num_layers)])
 
     def begin(self, hidden: Tensor, mask: Tensor) -> None:
-        self.hidden, self.mask = hidden, mask.long()
+        # As it is added to scores: of any other mask, transformers makes such a one in every pass.
+        self.hidden, self.mask = hidden, additive(mask.unsqueeze(1), hidden.dtype)
         for layer in self.cache.layers:
             layer.keys = layer.values = None
             layer.is_initialized = False

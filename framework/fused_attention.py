@@ -28,7 +28,7 @@ def fused_attention(
     """Heads that share keys are read as more tokens of one head, so that no key is copied.
 
     For few tokens in a compiled program on a CPU it is sums, since a call of sdpa takes several times as long. Where
-    attention is plainly causal, and for whatever it does not know of, this is transformers' sdpa.
+    attention is plainly causal, for masks of bool, and for whatever it does not know of, this is transformers' sdpa.
 
     Args:
         module: the layer, as transformers hands it over.
@@ -43,7 +43,8 @@ def fused_attention(
     """
     num_rows, num_heads, num_tokens, size = query.shape
     unknown = any(others.get(each) for each in ("dropout", "softcap")) or others.get("position_bias") is not None
-    if unknown or (attention_mask is None and num_tokens > 1):
+    causal = attention_mask is None and num_tokens > 1
+    if unknown or causal or (attention_mask is not None and attention_mask.dtype == torch.bool):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
     shared = query.reshape(num_rows, key.shape[1], -1, size)  # [B, K, G * M, D]
     if attention_mask is not None:

@@ -228,3 +228,15 @@ def test_fused_attention_is_sdpa(num_rows, num_tokens, as_program):
         with torch.no_grad():
             found.append(program(0, tokens, starts) if as_program else read(tokens, starts))
     torch.testing.assert_close(*found, rtol=0, atol=2e-6)
+
+
+def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
+    """Added to scores as 0 and 1 it would hide nothing."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # sums are taken in programs alone
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, length, 8, generator=generator) for length in (1, 6, 6))
+    seen = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])[:, None, None]
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    layer = torch.nn.Module()
+    of_bool, of_added = (fused_attention.fused_attention(layer, query, key, value, mask)[0] for mask in (seen, added))
+    torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from drafters.prompt_lookup import PromptLookup
 from experiments.hugging_face import HuggingFaceGenerate
 from experiments.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
-from framework import compiled
+from framework import compiled, fused_attention
 from framework.autoregressive import Autoregressive
 from framework.conformance import check_drafter
 from framework.engine import Engine
@@ -125,6 +125,19 @@ def test_programs_give_the_tokens_of_the_eager_loop(name, prompts, monkeypatch):
     assert program.generate(prompts, stopping=stopping, seeds=seeds).tokens == expected
     yardstick = Autoregressive(target=target, sampling=GREEDY, compiled=True)
     assert yardstick.generate(prompts, stopping=stopping, seeds=seeds).tokens == plain(target, prompts, 12)
+
+
+@pytest.mark.parametrize("family", WITH_ENCODER)
+def test_programs_do_not_look_at_what_sources_are_padded_with(family, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    fused_attention.register()
+    target = tiny_target(family, attention=fused_attention.NAME)
+    engine, stopping = engine_of(target, "prompt_lookup", as_program=True), Stopping(max_new_tokens=12)
+    yardstick = Autoregressive(target=target, sampling=GREEDY, compiled=True)
+    for decoder in (yardstick, engine):
+        tokens = decoder.generate(SOURCES[:3], stopping=stopping, seeds=[0, 1, 2]).tokens
+        assert tokens == [plain(tiny_target(family), [source], 12)[0] for source in SOURCES[:3]]
 
 
 def test_prompt_lookup_copies_from_the_source():
