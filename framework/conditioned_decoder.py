@@ -178,7 +178,8 @@ class _PositionTable(nn.Module):
 
 
 class _Sources:
-    """What was read of the sources: hidden [B, S, H], mask [B, 1, 1, S], and each layer's keys and values of them."""
+    """What was read of the sources: hidden [B, S, H], mask [B, 1, 1, S] that is
+    added to scores, and each layer's keys and values of them."""
 
     hidden: Tensor
     mask: Tensor
@@ -187,7 +188,7 @@ class _Sources:
         self.cache = Cache(layers=[_SourceLayer() for _ in range(num_layers)])
 
     def begin(self, hidden: Tensor, mask: Tensor) -> None:
-        # As it is added to scores: of any other mask, transformers makes such a one in every pass.
+        # Added to scores, as sums of attention want it; of a [B, S] mask transformers makes another one in every pass.
         self.hidden, self.mask = hidden, additive(mask.unsqueeze(1), hidden.dtype)
         for layer in self.cache.layers:
             layer.keys = layer.values = None

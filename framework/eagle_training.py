@@ -14,6 +14,7 @@ from framework.eagle_layer import EagleLayer, save_eagle
 from framework.medusa_training import WINDOWS_AT_ONCE, output_layer_input
 from framework.target import Target
 from framework.trainable import FILLER, texts_of
+from framework.whole_numbers import check_whole
 
 EVALUATED_DEPTHS = 4
 
@@ -49,8 +50,8 @@ class EagleTraining:
         Raises:
             ValueError: a knob out of its range.
         """
+        check_whole("training.trainable.depths", depths, least=1)
         for key, holds, value, allowed in (
-            ("depths", depths >= 1, depths, "a whole number >= 1"),
             ("discount", 0 < discount <= 1, discount, "a number in (0, 1]"),
             ("feature_weight", feature_weight >= 0, feature_weight, "a number >= 0"),
             ("token_weight", token_weight >= 0, token_weight, "a number >= 0"),

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from framework.medusa_heads import MedusaHeads, load_heads, save_heads
 from framework.target import Target
 from framework.trainable import FILLER, model_inputs, texts_of
+from framework.whole_numbers import check_whole
 
 WINDOWS_AT_ONCE = 8  # when evaluating
 NO_LABEL = -100  # what cross-entropy leaves out
@@ -37,9 +38,9 @@ class MedusaTraining:
             OSError: there are no heads in the folder, or they are damaged.
             ValueError: a knob out of its range, or the heads are of another kind.
         """
+        check_whole("training.trainable.num_heads", num_heads, least=1)
         most = target.vocabulary_size
         for key, holds, value, allowed in (
-            ("num_heads", num_heads >= 1, num_heads, "a whole number >= 1"),
             ("discount", 0 < discount <= 1, discount, "a number in (0, 1]"),
             ("ranks", 1 <= ranks <= most, ranks, f"1 to the size of the target's vocabulary, {most}"),
         ):

@@ -13,6 +13,7 @@ from framework.medusa_training import NO_LABEL, WINDOWS_AT_ONCE, labels_behind, 
 from framework.parallel_layer import ParallelLayer, save_layer
 from framework.target import Target
 from framework.trainable import texts_of
+from framework.whole_numbers import check_whole
 
 
 class ParallelTraining:
@@ -33,12 +34,12 @@ class ParallelTraining:
         Raises:
             ValueError: a knob out of its range.
         """
+        check_whole("training.trainable.num_positions", num_positions, least=1)
+        check_whole("training.trainable.every", every, least=1)
         most = target.vocabulary_size
         for key, holds, value, allowed in (
-            ("num_positions", num_positions >= 1, num_positions, "a whole number >= 1"),
             ("discount", 0 < discount <= 1, discount, "a number in (0, 1]"),
             ("ranks", 1 <= ranks <= most, ranks, f"1 to the size of the target's vocabulary, {most}"),
-            ("every", every >= 1, every, "a whole number >= 1"),
         ):
             if not holds:
                 raise ValueError(f"training.trainable.{key} is {value!r}; allowed: {allowed}")

@@ -12,6 +12,7 @@ from framework.autoregressive import Autoregressive
 from framework.conformance import check_drafter
 from framework.engine import Engine
 from framework.gamma_policies.fixed import Fixed
+from framework.prefill import prefill
 from framework.sampling import Sampling
 from framework.sequences import Conditioned, Sequences
 from framework.stopping import Stopping
@@ -125,6 +126,19 @@ def test_programs_give_the_tokens_of_the_eager_loop(name, prompts, monkeypatch):
     assert program.generate(prompts, stopping=stopping, seeds=seeds).tokens == expected
     yardstick = Autoregressive(target=target, sampling=GREEDY, compiled=True)
     assert yardstick.generate(prompts, stopping=stopping, seeds=seeds).tokens == plain(target, prompts, 12)
+
+
+@pytest.mark.parametrize(
+    ("attention", "dtype"), [("eager", torch.float32), ("eager", torch.float16), ("sdpa", torch.bfloat16)], ids=str
+)
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_what_sources_are_padded_with_is_not_seen(family, attention, dtype):
+    target, stopping = tiny_target(family, attention=attention, dtype=dtype), Stopping(max_new_tokens=2)
+    with torch.no_grad():
+        together = prefill(target, SOURCES[:3], stopping, max_nodes=0)[2]
+        alone = torch.cat([prefill(target, [source], stopping, max_nodes=0)[2] for source in SOURCES[:3]])
+    spread, close = alone.std(), 1e-6 if dtype == torch.float32 else 0.05
+    assert (together - alone).abs().max() < close * spread
 
 
 @pytest.mark.parametrize("family", WITH_ENCODER)

@@ -139,6 +139,7 @@ def test_ids_outside_the_vocabulary_are_an_error() -> None:
     ("knobs", "message"),
     [
         ({"count": 0}, r"prompts\.count is 0"),
+        ({"count": 1.5}, r"prompts\.count is 1\.5; allowed: a whole number >= 1, or null"),
         ({"first_tokens": -1}, r"prompts\.first_tokens is -1"),
         ({"too_long": "truncate"}, r"prompts\.too_long is 'truncate'; allowed: error, truncate_left, skip"),
         ({"max_tokens": 0}, "leaves 0 tokens for a prompt; .* Lower max_new_tokens"),

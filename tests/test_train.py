@@ -205,7 +205,8 @@ def test_a_training_lies_where_hydra_is_told_to_put_it(tiny, tmp_path, monkeypat
 def test_the_distillation_study_leaves_comparable_trainings(tiny, tmp_path, monkeypatch, capfd):
     small = [entry for entry in tiny if "window" not in entry]
     monkeypatch.setattr(sys, "argv", [
-        "train", "-m", *small, "study=distillation", f"folder={tmp_path}", "training.window=24", "held_out_windows=8",
+        "train", "-m", *small, "study=distillation", f"folder={tmp_path / 'samples'}", f"hydra.sweep.dir={tmp_path}",
+        "training.window=24", "held_out_windows=8",
         "samples.count=6", "samples.batch=4", "samples.new_tokens=20", "samples.prompt_tokens=8",
         "training.trainable.config.hidden_size=16", "training.trainable.config.intermediate_size=16",
     ])  # fmt: skip
