@@ -8,12 +8,11 @@ from traceback import clear_frames
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
-from experiments.entry_point import one_line_errors
+from experiments.entry_point import is_point_of_sweep, one_line_errors
 from experiments.kept import Kept, kept_by_process
 from experiments.knobs import check_kind
 from experiments.measurement import measure
@@ -30,7 +29,7 @@ register_resolvers()
 def main(cfg: DictConfig) -> None:
     register_resolvers()  # a launcher's processes find this function, not its module
     folder = Path(HydraConfig.get().runtime.output_dir)
-    if HydraConfig.get().mode is not RunMode.MULTIRUN:
+    if not is_point_of_sweep():
         with one_line_errors():
             check_ranks(cfg)
             print_report(measure_point(cfg, folder, Kept(), ranks=joined()), folder)
