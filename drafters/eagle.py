@@ -1,35 +1,34 @@
-"""A layer drafts on the target's last states, and on those it predicts itself (EAGLE; Li et al., 2024)."""
-
-from collections.abc import Callable
+"""EAGLE drafter: a layer that reads the target's states, then its own predicted states (Li et al., 2024)."""
 
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
-from framework.eagle_layer import load_eagle
-from framework.eagle_states import EagleStates
-from framework.growing_chain import GrowingChain
-from framework.sampling import Sampling
-from framework.sequences import Sequences
-from framework.target import Target
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.drafter import ShouldContinue
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.drafting.chain_builder import ChainBuilder
+from framework.heads.eagle_layer import load_eagle
+from framework.heads.eagle_states import EagleStates
+from framework.models.target import Target
 
 
 class Eagle:
-    """Draws a chain: the target's output layer scores a predicted state, and the token drawn goes into the next one."""
+    """Draws a chain: the target's output layer scores each predicted state, and the drawn token feeds the next one."""
 
-    law = Law.IID
+    scheme = SamplingScheme.IID
     shape = Shape.CHAIN
-    keep_drafting: Callable[[DraftedNode], Tensor] | None = None
+    stepwise = True
 
     def __init__(self, target: Target, *, path: str):
         """
         Args:
-            target: whom the layer was trained for.
-            path: folder of the layer, as `experiments.train` writes it.
+            target: the target that the layer was trained for.
+            path: folder of the layer, written by `experiments.train`.
 
         Raises:
-            OSError: no layer there.
-            ValueError: a layer for another target.
+            OSError: the folder holds no layer, or a damaged one.
+            ValueError: a layer trained for another target.
         """
         self._states = EagleStates(load_eagle(path, target))
 
@@ -42,13 +41,15 @@ class Eagle:
         self._states.begin(sequences, prefill, room=0)
 
     @torch.no_grad()
-    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        chain = GrowingChain(
+    def propose(
+        self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
+    ) -> Draft:
+        chain = ChainBuilder(
             gamma=gamma,
             active=sequences.active,
             sampling=self._sampling,
             uniforms=uniforms,
-            keep_drafting=self.keep_drafting,
+            should_continue=should_continue,
         )
         states = self._states.catch_up(sequences, gamma)
         while chain.add(self._states.layer.scored(states)):

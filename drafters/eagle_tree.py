@@ -1,40 +1,40 @@
-"""EAGLE's layer grows a tree, which takes another form in every round (EAGLE-2; Li et al., 2024)."""
+"""EAGLE-2 drafter: EAGLE's layer grows a draft tree whose shape changes every round (Li et al., 2024)."""
 
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
-from framework.eagle_layer import load_eagle
-from framework.eagle_states import EagleStates
-from framework.growing_tree import GrowingTree
-from framework.sampling import Sampling
-from framework.sequences import Sequences
-from framework.target import Target
-from framework.whole_numbers import check_whole
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.core.validation import check_whole
+from framework.drafting.tree_builder import TreeBuilder
+from framework.heads.eagle_layer import load_eagle
+from framework.heads.eagle_states import EagleStates
+from framework.models.target import Target
 
 
 class EagleTree:
-    """Chooses the nodes that the layer finds likeliest, one pass of it per level; nothing is drawn."""
+    """Drafts the most probable nodes under EAGLE's layer, with one pass of the layer per level; nothing is sampled."""
 
-    law = Law.ONE_HOT
+    scheme = SamplingScheme.ONE_HOT
     shape = Shape.TREE
 
     def __init__(self, target: Target, *, path: str, depth: int, children: int, nodes: int):
         """
         Args:
-            target: whom the layer was trained for.
-            path: folder of the layer, as `experiments.train` writes it.
-            depth: levels that are grown, whatever gamma is; what lies deeper than gamma is not offered. So a row near
-                its end has the nodes it would have had, and does not see who else is in its batch.
-            children: of each node that grows, and how many nodes of a level do; no more than there are tokens.
-            nodes: how many of them all are drafted.
+            target: the target that the layer was trained for.
+            path: folder of the layer, written by `experiments.train`.
+            depth: levels grown in every round, whatever gamma is; nodes deeper than gamma are not offered. A row's
+                nodes therefore depend neither on gamma, which shrinks near the end, nor on the other rows.
+            children: children per grown node, and grown nodes per level; capped at the vocabulary size.
+            nodes: drafted nodes, out of those of all levels; capped at their number.
 
         Raises:
-            OSError: no layer there.
-            ValueError: a knob out of its range, or a layer for another target.
+            OSError: the folder holds no layer, or a damaged one.
+            ValueError: an option out of range, or a layer trained for another target.
         """
         for key, value in (("depth", depth), ("children", children), ("nodes", nodes)):
-            check_whole(f"drafter.{key}", value, least=1)
+            check_whole(key, value, least=1)
         self._states = EagleStates(load_eagle(path, target))
         self.depth, self._children = depth, min(children, target.vocabulary_size)
         self._nodes = min(nodes, self._children + (depth - 1) * self._children**2)
@@ -51,7 +51,7 @@ class EagleTree:
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        tree = GrowingTree(sequences.num_rows, device=sequences.tokens.device)
+        tree = TreeBuilder(sequences.num_rows, device=sequences.tokens.device)
         states = self._states.catch_up(sequences, self.depth).unsqueeze(1)
         tree.add(self._states.layer.scored(states), self._children)
         while tree.depth < self.depth:

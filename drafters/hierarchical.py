@@ -1,4 +1,4 @@
-"""A speculative loop drafts for the target: a smaller drafter for a middle model, and that one for the target.
+"""Hierarchical drafter: a small drafter speculates for a middle model, which drafts for the target.
 
 B rows, N nodes, V vocabulary.
 """
@@ -10,36 +10,39 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from framework.cached_lm import CachedLM
-from framework.device_round import DeviceRound, Rows
-from framework.draft import Draft, Law, Outcome, Shape
-from framework.drafter import Rewindable, keys_as, most_nodes
-from framework.pretrained import fingerprint
-from framework.sampling import Sampling
-from framework.sequences import Sequences
-from framework.stopping import Finisher, Stopping
-from framework.tally import Tally
-from framework.target import Target
-from framework.verifiers.standard import standard_rule
-from framework.whole_numbers import check_whole
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.drafter import Rewindable, most_nodes, proposal, rewinds
+from framework.core.option_error import OptionError, options_under
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.core.uniforms import RoundUniforms
+from framework.core.validation import check_whole
+from framework.decoding.device_round import DeviceRound, Rows
+from framework.decoding.stopping import Finisher, Stopping
+from framework.drafting.drafter_cache import DrafterCache
+from framework.metrics.tally import Tally
+from framework.models.cached_lm import CachedLM
+from framework.models.pretrained import fingerprint
+from framework.models.target import Target
+from framework.verifiers.default_verifier import default_verifier
 
 MOST_GAMMA = 1000
 
 
 class Hierarchical:
-    """Drafts what a middle model would, found by rounds of a drafter of its own (Globerson et al., 2025, 2510.19705).
+    """Draws a chain from a middle model by speculative decoding (Globerson et al., 2025, 2510.19705).
 
-    The inner rounds are exact, so their tokens are draws from the middle model's law: that law is q, whoever proposed a
-    token, and whether it was accepted, a replacement or a bonus. Drafts are always gamma deep, and never hold the
-    inner rounds' last token, which the middle model has not read.
+    The inner rounds are exact, so their tokens are draws from the middle model's distribution. That distribution is q
+    for every token, whether it was accepted, replaced or a bonus. Drafts are always gamma deep and never include the
+    last token of the inner rounds, which the middle model has not read.
 
     Attributes:
-        inner_tally: of the inner rounds, since `begin`.
+        inner_tally: counts of the inner rounds since `begin`.
     """
 
-    law = Law.IID
+    scheme = SamplingScheme.IID
     shape = Shape.CHAIN
-    on_host = True  # how many inner rounds there are, the host learns from round to round
+    on_host = True  # the number of inner rounds is known to the host only round by round
 
     def __init__(
         self,
@@ -51,36 +54,41 @@ class Hierarchical:
     ):
         """
         Args:
-            target: whose vocabulary and tokenizer the models must share.
+            target: the target; both models must share its vocabulary and tokenizer.
             model: builds the middle model for that target.
-            drafter: builds what drafts for the middle model, which it is given as its target.
-            gamma: how deep the inner drafts are, 1 to MOST_GAMMA.
+            drafter: builds the inner drafter, with the middle model as its target.
+            gamma: depth of the inner drafts, 1 to MOST_GAMMA.
 
         Raises:
-            ValueError: gamma is out of range, the inner drafter cannot take tokens back, or a model cannot be served.
+            ValueError: gamma is out of range, the inner drafter lacks `rewind`, or a model is not supported.
         """
-        check_whole("drafter.gamma", gamma, least=1, most=MOST_GAMMA)
-        self.model = model(target)
+        check_whole("gamma", gamma, least=1, most=MOST_GAMMA)
+        with options_under("model"):
+            self.model = model(target)
+        self._cache = DrafterCache(self.model)
+        self.model.refuse_recurrent("hierarchical takes tokens back from drafter.model", "a model without them")
         middle = Target(self.model, target.tokenizer, target.vocabulary_size, fingerprint(self.model.model))
-        with keys_as("drafter.drafter"):
+        with options_under("drafter"):
             inner = drafter(target=middle)
-        if not hasattr(inner, "rewind"):
-            raise ValueError(
-                f"drafter.drafter is a {type(inner).__name__}, which cannot take tokens back that the target rejects; "
-                "allowed: drafters with `rewind`, such as SmallTransformer, TransformerTree or Hierarchical"
+        if not rewinds(inner):
+            raise OptionError(
+                "drafter",
+                type(inner).__name__,
+                "drafters with `rewind`, such as SmallTransformer, TransformerTree or Hierarchical",
+                "which cannot roll back tokens that the target rejects",
             )
         self.drafter = inner
         self._gamma = gamma
-        self._rule = standard_rule(inner.law, inner.shape)
+        self._rule = default_verifier(inner.scheme, inner.shape)
         self._middle = middle
         self._room = most_nodes(inner, gamma) + 2
 
     @property
     def _uniforms_a_round(self) -> int:
-        return 2 + self.drafter.num_uniforms(self._gamma)
+        return RoundUniforms.width(self.drafter.num_uniforms(self._gamma))
 
     def num_uniforms(self, gamma: int) -> int:
-        """For as many inner rounds as there may be: one more than gamma tokens are wanted, and each brings one."""
+        """Uniforms of gamma + 1 inner rounds: gamma + 1 tokens are needed, and each round commits at least one."""
         return (gamma + 1) * self._uniforms_a_round
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
@@ -93,76 +101,79 @@ class Hierarchical:
             token_rule=self._rule.token_rule,
         )
         sequences = self._ahead(sequences)
-        self.model.begin_with(sequences)
+        self._cache.begin_with(sequences)
         self.drafter.begin(sequences, prefill, sampling)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Exactly gamma tokens deep: the inner rounds do not depend on how many of them are wanted."""
+        """Draft exactly gamma tokens; a smaller gamma gives a prefix of the same draft."""
         ahead = self._ahead(sequences)
         stopping = Stopping(max_new_tokens=gamma + 1)
         rows = Rows(ahead, Finisher(ahead, stopping, context=ahead.tokens.shape[1]))
-        q = _Laws(sequences.lengths, gamma)
-        for its in uniforms.to(sequences.tokens.device).split(self._uniforms_a_round, dim=1):
+        q = _Distributions(sequences.lengths, gamma)
+        for numbers in uniforms.to(sequences.tokens.device).split(self._uniforms_a_round, dim=1):
             if not rows.finisher.most_remaining:
                 break
-            before = ahead.lengths
-            # No deeper than what can be kept: the beginning of a deeper draft. Never empty: so little is left to read.
+            before, its = ahead.lengths, RoundUniforms(numbers)
+            # Only as deep as tokens can be kept: a prefix of the deeper draft. Never empty, to keep the backlog short.
             depth = max(1, min(self._gamma, rows.finisher.most_remaining - 1))
-            draft = self.drafter.propose(ahead, depth, its[:, 2 : 2 + self.drafter.num_uniforms(depth)])
-            outcome, told = self._round.judge(rows, draft, its)
-            self.inner_tally.observe(self._round.read(rows, told))
+            draft = proposal(self.drafter, ahead, depth, its.draft[:, : self.drafter.num_uniforms(depth)])
+            outcome, packed = self._round.verify_and_commit(rows, draft, its)
+            self.inner_tally.observe(self._round.read(rows, packed))
             if not self._sampling.greedy:
                 q.take(outcome, before)
         places = sequences.lengths.unsqueeze(1) + torch.arange(gamma, device=sequences.lengths.device)
         tokens = ahead.tokens.gather(1, places)
         if self._sampling.greedy:
-            return Draft.chain(tokens, Law.ONE_HOT)
-        return Draft.chain(tokens, Law.IID, probs=q.of_draft())
+            return Draft.chain(tokens, SamplingScheme.ONE_HOT)
+        return Draft.chain(tokens, SamplingScheme.IID, probs=q.of_draft())
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
             self.drafter.rewind(sequences)
-        else:  # nobody has drafted, so that the models have not read what was pending
+        else:  # without a draft, the models have not read the previous pending token
             self.drafter.observe(sequences, outcome)
-            self.model.catch_up(sequences)
-        self.model.rewind(sequences)
+            self._cache.catch_up(sequences)
+        self._cache.rewind(sequences)
 
     def rewind(self, sequences: Sequences) -> None:
         self.drafter.rewind(sequences)
-        self.model.rewind(sequences)
+        self._cache.rewind(sequences)
 
     def _ahead(self, sequences: Sequences) -> Sequences:
-        """A copy that the inner rounds may write ahead of the target, with room for their drafts."""
+        """A copy to which the inner rounds commit tokens ahead of the target, with room for their drafts."""
         texts = [list(text) for text in sequences.texts]
         return replace(sequences, tokens=pad(sequences.tokens, (0, self._room)), texts=texts)
 
 
-class _Laws:
-    """The middle model's laws that the drafted tokens were drawn from, gathered from inner rounds."""
+class _Distributions:
+    """The middle model's distributions of the drafted tokens, collected over the inner rounds."""
 
     def __init__(self, first: Tensor, gamma: int):
         """
         Args:
-            first: [B] int64: where the drafted tokens begin.
-            gamma: how many there are.
+            first: [B] int64: position of the first drafted token.
+            gamma: number of drafted tokens.
         """
         self._first, self._gamma = first, gamma
-        self._laws: Tensor | None = None  # [B, gamma + 1, V]; the last is for whatever is not in the draft
+        self._distributions: Tensor | None = None  # [B, gamma + 1, V]; the last entry collects tokens outside the draft
 
     def take(self, outcome: Outcome, before: Tensor) -> None:
-        """Note a round's laws, whose tokens were committed at `before` [B] int64 and behind it."""
+        """Record the distributions of a round whose tokens were committed from position `before` [B] int64 on."""
         rows = outcome.followed
         index = torch.arange(rows.shape[1], device=rows.device)
         place = (before - self._first).unsqueeze(1) + index
         place = place.masked_fill(index >= outcome.num_committed.unsqueeze(1), self._gamma).clamp(max=self._gamma)
-        laws = outcome.target.all_probs
-        if self._laws is None:
-            # Where nothing is drafted for a row that is done, any law will do.
-            self._laws = laws.new_full((len(rows), self._gamma + 1, laws.shape[2]), 1 / laws.shape[2])
-        laws = laws.gather(1, rows.unsqueeze(2).expand(-1, -1, laws.shape[2]))
-        self._laws.scatter_(1, place.unsqueeze(2).expand_as(laws), laws)
+        assert outcome.target is not None, "inner rounds have the middle model's probabilities"
+        distributions = outcome.target.all_probs
+        if self._distributions is None:
+            # Finished rows draft nothing, so any distribution is valid for them.
+            self._distributions = distributions.new_full(
+                (len(rows), self._gamma + 1, distributions.shape[2]), 1 / distributions.shape[2]
+            )
+        distributions = distributions.gather(1, rows.unsqueeze(2).expand(-1, -1, distributions.shape[2]))
+        self._distributions.scatter_(1, place.unsqueeze(2).expand_as(distributions), distributions)
 
     def of_draft(self) -> Tensor:
-        """[B, gamma, V] q."""
-        assert self._laws is not None, "there is at least one round"
-        return self._laws[:, : self._gamma]
+        """[B, gamma, V] q of the drafted tokens."""
+        assert self._distributions is not None, "there is at least one round"
+        return self._distributions[:, : self._gamma]

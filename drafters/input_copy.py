@@ -1,47 +1,46 @@
-"""Copy the input, for outputs that resemble it (aggressive decoding; Sun et al., 2021).
+"""Copies of the input, for outputs that resemble it (aggressive decoding; Sun et al., 2021).
 
 B rows, N <= gamma nodes.
 """
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
-from framework.sampling import Sampling
-from framework.sequences import Sequences, catch_up
-from framework.target import Target
-from framework.whole_numbers import check_whole
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences, catch_up
+from framework.core.validation import check_whole
+from framework.models.target import Target
 
 
 class InputCopy:
-    """Proposes the input itself from where the output has come to in it, and finds the place again after a rejection.
+    """Copies the input from the output's current position in it, and realigns after a rejection.
 
-    The input is what an encoder reads, and there the copy begins with the first token. Without an encoder it is all of
-    the text that came before. After a token that is not the input's, the latest tokens of the text are looked for,
-    first one, then two, ... up to `max_ngram`: the copy goes on behind the first of these that occurs in the input
-    exactly once. Until one does, nothing is drafted. Looking up and taking in a token cost a fixed number of dictionary
-    accesses.
+    With an encoder, the input is the source, and the copy starts at its first token. Without one, the input is all
+    preceding text. After a token that differs from the input, the last 1, 2, ... `max_ngram` tokens of the text are
+    looked up in that order. The copy resumes after the first of these n-grams that occurs in the input exactly once;
+    until then nothing is drafted. Each token costs a fixed number of dictionary accesses.
     """
 
-    law = Law.ONE_HOT
+    scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
 
     def __init__(self, target: Target, *, max_ngram: int):
         """
         Args:
-            target: knows how texts begin that answer a source.
-            max_ngram: most tokens that are looked for at once; 3 as published.
+            target: provides the start tokens of an encoder-decoder's texts.
+            max_ngram: longest n-gram that is looked up, in tokens; 3 in the paper.
 
         Raises:
-            ValueError: max_ngram is out of its range; the message names the yaml key.
+            ValueError: max_ngram is out of range; the message names the yaml key.
         """
-        check_whole("drafter.max_ngram", max_ngram, least=1)
+        check_whole("max_ngram", max_ngram, least=1)
         self._max_ngram = max_ngram
         self._num_start = len(target.model.text_start)
         self._copies: list[_Copy] = []
 
     def num_uniforms(self, gamma: int) -> int:
-        """None: its tokens are copied, not drawn."""
+        """Zero: tokens are copied, not drawn."""
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
@@ -49,7 +48,7 @@ class InputCopy:
         catch_up(self._copies, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Copy at most gamma tokens in the rows whose place in the input is known; others have none that is valid."""
+        """Copy at most gamma tokens; rows without a known position in the input have no valid node."""
         catch_up(self._copies, sequences)
         return Draft.copied([copy.next_tokens(gamma) for copy in self._copies], sequences.tokens.device)
 
@@ -58,32 +57,32 @@ class InputCopy:
 
 
 class _Copy:
-    """One row's text, and how far it has come in the input."""
+    """One row's text and its current position in the input."""
 
     def __init__(self, source: list[int], max_ngram: int, *, num_start: int):
         """
         Args:
-            source: what an encoder reads; empty where there is none, and the input grows with the text.
-            max_ngram: most tokens that are looked for at once.
-            num_start: tokens that the text begins with beside a source, and that are not the input's.
+            source: encoder input; empty without an encoder, and then the input grows with the text.
+            max_ngram: longest n-gram that is looked up, in tokens.
+            num_start: start tokens of an encoder-decoder's text, which are not part of the input.
         """
         self._max_ngram = max_ngram
         self._num_start = num_start
         self._length = 0
         self._latest: tuple[int, ...] = ()
         self._given: list[int] = []
-        self._behind: dict[tuple[int, ...], int | None] = {}  # an n-gram's one place's end; None where it has several
+        self._ends: dict[tuple[int, ...], int | None] = {}  # end of an n-gram's only occurrence; None: it has several
         for token in source:
             self._take_in(token)
         self._grows = not source
         self._place: int | None = 0 if source else None
 
     def __len__(self) -> int:
-        """Tokens of the text."""
+        """Number of tokens of the text, without the source."""
         return self._length
 
     def append(self, token: int) -> None:
-        """Take in the next token of the text."""
+        """Add the next token of the text."""
         self._length += 1
         if self._length <= self._num_start:
             return
@@ -92,25 +91,25 @@ class _Copy:
             self._place += 1
         else:
             self._place = self._found()
-        if self._grows:  # only now: nothing is its own copy
+        if self._grows:  # after the lookup, so that no n-gram matches itself
             self._take_in(token)
 
     def _take_in(self, token: int) -> None:
-        """Let the input be longer by a token."""
+        """Extend the input by one token."""
         self._given.append(token)
         end = len(self._given)
         for size in range(1, min(self._max_ngram, end) + 1):
             ngram = tuple(self._given[end - size :])
-            self._behind[ngram] = None if ngram in self._behind else end
+            self._ends[ngram] = None if ngram in self._ends else end
 
     def _found(self) -> int | None:
-        """Behind the shortest of the latest n-grams that the input holds exactly once."""
+        """End of the shortest trailing n-gram that occurs in the input exactly once; None: there is none."""
         for size in range(1, len(self._latest) + 1):
-            place = self._behind.get(self._latest[-size:])
+            place = self._ends.get(self._latest[-size:])
             if place is not None:
                 return place
         return None
 
     def next_tokens(self, number: int) -> list[int]:
-        """At most so many of the input's tokens from the place on."""
+        """At most `number` tokens of the input from the current position on."""
         return [] if self._place is None else self._given[self._place : self._place + number]

@@ -1,28 +1,28 @@
-"""The target drafts for itself, without some of its sub-layers (Draft & Verify: Zhang et al., 2024)."""
-
-from collections.abc import Callable
+"""Self-speculation: the target drafts for itself with some sub-layers skipped (Draft & Verify; Zhang et al., 2024)."""
 
 from torch import Tensor
 
-from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
-from framework.growing_chain import GrowingChain
-from framework.layer_set import LayerSet, evenly, load_layer_set
-from framework.sampling import Sampling
-from framework.sequences import Sequences
-from framework.skipped_model import SubLayers
-from framework.target import Target
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.drafter import ShouldContinue
+from framework.core.option_error import OptionError
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.drafting.chain_builder import ChainBuilder
+from framework.drafting.layer_set import LayerSet, evenly, load_layer_set
+from framework.drafting.layer_skip_model import SubLayers
+from framework.models.target import Target
 
 
 class LayerSkip:
-    """Draws a chain from the target minus a set of sub-layers, on the target's own weights and verified cache.
+    """Draws a chain from the target without some sub-layers, on the target's own weights and verified KV cache.
 
-    Its steps write keys and values of their own from pending's slot on. The target's pass over pending and the nodes
-    writes those very slots again before it sees them, so nothing is copied and nothing has to be undone.
+    Draft steps write their own keys and values from pending's slot on. The target's pass over pending and the nodes
+    overwrites these slots before it attends to them, so nothing is copied or rolled back.
     """
 
-    law = Law.IID
+    scheme = SamplingScheme.IID
     shape = Shape.CHAIN
-    keep_drafting: Callable[[DraftedNode], Tensor] | None = None
+    stepwise = True
 
     def __init__(
         self,
@@ -35,16 +35,17 @@ class LayerSkip:
     ):
         """
         Args:
-            target: who drafts for itself.
-            layers: a file that experiments.search_layers wrote for this target; None where one of the others is given.
-            skip_attention: blocks without their attention, counted from 0; or a share of all, in [0, 1], at even
-                distances; None skips none.
-            skip_mlp: blocks without their MLP.
-            exit_after: early exit after so many blocks; all later sub-layers are skipped.
+            target: the target, which also drafts.
+            layers: file written by `experiments.search_layers` for this target; None: another option gives the set.
+            skip_attention: blocks whose attention is skipped, counted from 0; or a share of all blocks, in [0, 1],
+                evenly spaced; None: no attention is skipped.
+            skip_mlp: blocks whose MLP is skipped, in the same forms.
+            exit_after: number of blocks before an early exit; all later sub-layers are skipped. None: no early exit.
 
         Raises:
-            FileNotFoundError: no file at `layers`.
-            ValueError: not exactly one set is given, it does not fit the target, or the target cannot be taken apart.
+            FileNotFoundError: `layers` is no file.
+            ValueError: not exactly one set is given, the set does not fit the target, or the target's blocks cannot be
+                split into sub-layers.
         """
         sub_layers = SubLayers(target.model.model)
         self.skip = _chosen(target, sub_layers.num_layers, layers, skip_attention, skip_mlp, exit_after)
@@ -56,23 +57,25 @@ class LayerSkip:
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
 
-    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        chain = GrowingChain(
+    def propose(
+        self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
+    ) -> Draft:
+        chain = ChainBuilder(
             gamma=gamma,
             active=sequences.active,
             sampling=self._sampling,
             uniforms=uniforms,
-            keep_drafting=self.keep_drafting,
+            should_continue=should_continue,
         )
-        # The target has read all that lies before pending.
+        # The target has cached every token before pending.
         while chain.add(self._after(chain.last if chain.num_nodes else sequences.pending, sequences, chain.num_nodes)):
             pass
         return chain.draft()
 
     def _after(self, tokens: Tensor, sequences: Sequences, depth: int) -> Tensor:
-        """[B, V] logits of what follows tokens [B], which lie so deep below pending."""
+        """[B, V] logits after tokens [B], which are `depth` tokens after pending."""
         start, visible = sequences.lengths - 1 + depth, sequences.longest + depth
-        return self._model.forward(tokens.unsqueeze(1), start, visible=visible)[:, 0]
+        return self._model.forward(tokens.unsqueeze(1), start, visible=visible).logits[:, 0]
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
@@ -86,18 +89,16 @@ def _chosen(
     skip_mlp: list[int] | float | None,
     exit_after: int | None,
 ) -> LayerSet:
-    """The one set that is given."""
+    """The layer set, from the only option that gives one."""
     given = {
-        "drafter.layers": layers is not None,
-        "drafter.exit_after": exit_after is not None,
-        "drafter.skip_attention or drafter.skip_mlp": skip_attention is not None or skip_mlp is not None,
+        "layers": layers is not None,
+        "exit_after": exit_after is not None,
+        "skip_attention or skip_mlp": skip_attention is not None or skip_mlp is not None,
     }
     if sum(given.values()) != 1:
         names = [name for name, is_given in given.items() if is_given]
-        raise ValueError(
-            f"{' and '.join(names) or 'no set of layers'} {'are' if len(names) > 1 else 'is'} given; allowed: one of "
-            f"{', '.join(given)}. Set the others to null"
-        )
+        problem = f"and {' and '.join(names) or 'no set of layers'} {'are' if len(names) > 1 else 'is'} given"
+        raise OptionError("layers", layers, f"one of {', '.join(given)}, the others null", problem)
     if layers is not None:
         return load_layer_set(layers, target, num_layers)
     if exit_after is not None:
@@ -109,13 +110,10 @@ def _chosen(
     )
 
 
-def _layers(knob: str, value: object, num_layers: int) -> tuple[int, ...]:
-    """The layers that a list names, or a share of them at even distances."""
+def _layers(option: str, value: object, num_layers: int) -> tuple[int, ...]:
+    """Indices of the listed layers, or of a share of all layers, evenly spaced."""
     if isinstance(value, float) and 0 <= value <= 1:
         return evenly(round(value * num_layers), num_layers)
     if value is None or isinstance(value, list | tuple):
         return tuple(value or ())
-    raise ValueError(
-        f"drafter.{knob} is {value!r}; allowed: a list of layers such as [3,5], a share of them from 0.0 to "
-        "1.0, or null"
-    )
+    raise OptionError(option, value, "a list of layers such as [3,5], a share of them from 0.0 to 1.0, or null")

@@ -1,4 +1,4 @@
-"""Prompt lookup: copy what followed the last tokens when they occurred before (Saxena, 2023).
+"""Prompt lookup: copy the tokens after an earlier occurrence of the last tokens (Saxena, 2023).
 
 B rows, N = gamma nodes.
 """
@@ -7,53 +7,53 @@ import itertools
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
-from framework.sampling import Sampling
-from framework.sequences import Sequences, catch_up
-from framework.target import Target
-from framework.whole_numbers import check_whole
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.option_error import OptionError
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences, catch_up
+from framework.core.validation import check_whole
+from framework.models.target import Target
 
 MATCHES = ("last", "first")
 
 
 class PromptLookup:
-    """Finds the longest suffix of a row that occurred earlier in it, and proposes the tokens that followed there.
+    """Finds the longest suffix of a row with an earlier occurrence in it, and copies the tokens after that occurrence.
 
-    Where the copy reaches the end of the text it goes on with what it copied itself, so that a text that goes round in
-    circles is followed for as long as asked (as in LZ77: Ziv and Lempel, 1977). The proposal is empty where no suffix
-    occurred before. Looking up and taking in a token cost a fixed number of dictionary accesses, however long the text
-    is.
+    A copy that reaches the end of the text continues with its own tokens, so that a repeating text is followed to any
+    depth (as in LZ77; Ziv and Lempel, 1977). The draft is empty if no suffix of an allowed length occurred before. Each
+    token costs a fixed number of dictionary accesses, whatever the length of the text.
     """
 
-    law = Law.ONE_HOT
+    scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
 
     def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str, from_source: bool = True):
         """
         Args:
-            target: not needed; every drafter gets it.
-            max_ngram: longest suffix looked for, in tokens; the first to be tried.
-            min_ngram: shortest one.
-            match: which earlier occurrence to copy from: "last" (most recent) or "first" (oldest).
-            from_source: whether an encoder's source counts as text before the text, to be copied from as well.
+            target: unused; every drafter receives it.
+            max_ngram: longest suffix that is looked up, in tokens; tried first.
+            min_ngram: shortest suffix that is looked up, in tokens.
+            match: the earlier occurrence to copy from: "last" (most recent) or "first" (oldest).
+            from_source: whether an encoder's source is copied from as well, as text before the text.
 
         Raises:
-            ValueError: a setting outside its range; the message names the yaml key.
+            ValueError: an option out of range; the message names the yaml key.
         """
         for key, size in (("min_ngram", min_ngram), ("max_ngram", max_ngram)):
-            check_whole(f"drafter.{key}", size, least=1)
+            check_whole(key, size, least=1)
         if max_ngram < min_ngram:
-            raise ValueError(f"drafter.max_ngram is {max_ngram}; allowed: at least drafter.min_ngram, {min_ngram}")
+            raise OptionError("max_ngram", max_ngram, f"at least min_ngram, {min_ngram}")
         if match not in MATCHES:
-            raise ValueError(f"drafter.match is {match!r}; allowed: {', '.join(MATCHES)}")
+            raise OptionError("match", match, f"{', '.join(MATCHES)}")
         self._sizes = range(max_ngram, min_ngram - 1, -1)
         self._keep_first = match == "first"
         self._from_source = from_source
         self._texts: list[_IndexedText] = []
 
     def num_uniforms(self, gamma: int) -> int:
-        """None: its tokens are found, not drawn."""
+        """Zero: tokens are copied, not drawn."""
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
@@ -62,7 +62,7 @@ class PromptLookup:
         catch_up(self._texts, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Copy gamma tokens in the rows where there is something to copy; the others have none that is valid."""
+        """Copy gamma tokens in rows with a match; other rows have no valid node."""
         catch_up(self._texts, sequences)
         return Draft.copied([text.continuation(gamma) for text in self._texts], sequences.tokens.device)
 
@@ -71,14 +71,14 @@ class PromptLookup:
 
 
 class _IndexedText:
-    """One row's tokens, and where each n-gram among them was followed by another token."""
+    """One row's tokens, and the position after every n-gram with a continuation."""
 
     def __init__(self, source: list[int], sizes: range, keep_first: bool):
         """
         Args:
             source: tokens before the text.
-            sizes: n-gram sizes in the order of preference.
-            keep_first: whether the oldest occurrence of an n-gram is remembered, or the latest.
+            sizes: n-gram sizes in order of preference, longest first.
+            keep_first: whether the oldest occurrence of an n-gram is indexed; otherwise the latest.
         """
         self.tokens: list[int] = []
         self._sizes = sizes
@@ -89,11 +89,11 @@ class _IndexedText:
         self._num_source = len(source)
 
     def __len__(self) -> int:
-        """Tokens of the text."""
+        """Number of tokens of the text, without the source."""
         return len(self.tokens) - self._num_source
 
     def append(self, token: int) -> None:
-        """Take in one token. Only now do the n-grams before it have a continuation: a suffix never finds itself."""
+        """Add one token and index the n-grams before it, so that a suffix never matches itself."""
         end = len(self.tokens)
         for size in self._fitting():
             ngram = tuple(self.tokens[-size:])
@@ -102,7 +102,7 @@ class _IndexedText:
         self.tokens.append(token)
 
     def continuation(self, length: int) -> list[int]:
-        """`length` tokens that followed the longest suffix known from before; none where no suffix is known."""
+        """`length` tokens that followed an earlier occurrence of the longest suffix; empty: no suffix has one."""
         for size in self._fitting():
             place = self._after.get(tuple(self.tokens[-size:]))
             if place is not None:
@@ -111,5 +111,5 @@ class _IndexedText:
         return []
 
     def _fitting(self) -> range:
-        """The sizes that the text is long enough for."""
+        """The sizes up to the length of source and text."""
         return range(min(self._sizes.start, len(self.tokens)), self._sizes.stop, -1)

@@ -1,4 +1,4 @@
-"""Drafter and target apart: another process runs any drafter of chains (Zheng et al., 2025, 2512.16273)."""
+"""Remote drafter: a worker process runs any drafter of chains (Zheng et al., 2025, 2512.16273)."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -8,31 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.channel import Link, PeerLost
-from framework.draft import Draft, Outcome, Shape
-from framework.drafter import Drafter
-from framework.packing import flat, small, unpacked_draft
-from framework.peer import Kind, error_of, start_peer
-from framework.sampling import Sampling
-from framework.sequences import Sequences
-from framework.target import Target
+from framework.core.draft import Draft, Outcome, Shape
+from framework.core.drafter import Drafter
+from framework.core.option_error import OptionError
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.models.target import Target
+from framework.remote.serialization import flat, small, unpacked_draft
+from framework.remote.transport import Link, WorkerLost
+from framework.remote.worker import Kind, error_of, start_worker
 
 WHEN_LOST = ("error", "plain")
 
 
 class Remote:
-    """Asks a peer process for every draft, and tells it with the next question what became of the last one.
+    """Requests every draft from a worker process; each request carries the outcome of the previous draft.
 
-    What the drafter draws from is sent as it is: few bytes where it draws from few tokens (`top_k`) and from a law that
-    was rounded before (`bits`). A link's latency and bandwidth are waited for. A peer that is lost ends the
-    generation with an error, or is done without.
+    Draft distributions are sent without loss. They take few bytes if the drafter draws from few tokens (`top_k`) or
+    from a quantised distribution (`bits`). Latency and bandwidth of a link are simulated by waiting. If the worker is
+    lost, the generation fails or continues without drafts.
 
-    The peer is a Python process that imports the script it was started from: one that builds a Remote does its work
-    under `if __name__ == "__main__":`.
+    The worker is a Python process that imports the script that started it. A script that builds a Remote must therefore
+    do its work under `if __name__ == "__main__":`.
 
     Attributes:
-        bytes_down: sent to the peer since the last `begin`, its prompts included.
-        bytes_up: received from it since then.
+        bytes_down: bytes sent to the worker since the last `begin`, prompts included.
+        bytes_up: bytes received from the worker since the last `begin`.
     """
 
     shape = Shape.CHAIN
@@ -50,30 +51,29 @@ class Remote:
     ):
         """
         Args:
-            target: what is drafted for; the peer learns its tokenizer and sizes only.
-            drafter: builds who drafts there.
-            latency_ms: of the link, one way, waited for beside what the messages really take.
-            megabits_per_second: of the link; None is no limit.
-            timeout_s: how long the peer may be silent before it counts as lost.
-            when_lost: "error" ends the generation, "plain" goes on without drafts.
+            target: the target; the worker gets only its tokenizer, sizes, fingerprint and start tokens.
+            drafter: builds the drafter in the worker.
+            latency_ms: one-way latency of the link in ms, added to the real transfer time.
+            megabits_per_second: bandwidth of the link, each way; None: no limit.
+            timeout_s: seconds without an answer after which the worker counts as lost.
+            when_lost: "error" ends the generation, "plain" continues without drafts.
 
         Raises:
-            ValueError, OSError: a setting outside its range, or what the drafter says; the message names the yaml key.
+            ValueError, OSError: an option out of range, or an error of the drafter; the message names the yaml key.
+            WorkerLost: the worker ends, or does not start in time.
         """
         for key, value, least in (("latency_ms", latency_ms, 0), ("timeout_s", timeout_s, 0.001)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1e6:
-                raise ValueError(f"drafter.{key} is {value!r}; allowed: a number from {least} to 1000000")
+                raise OptionError(key, value, f"a number from {least} to 1000000")
         speed = megabits_per_second
         if speed is not None and (isinstance(speed, bool) or not isinstance(speed, int | float) or not speed >= 1e-6):
-            raise ValueError(
-                f"drafter.megabits_per_second is {speed!r}; allowed: a number >= 0.000001, or null for no limit"
-            )
+            raise OptionError("megabits_per_second", speed, "a number >= 0.000001, or null for no limit")
         if when_lost not in WHEN_LOST:
-            raise ValueError(f"drafter.when_lost is {when_lost!r}; allowed: {', '.join(WHEN_LOST)}")
+            raise OptionError("when_lost", when_lost, f"{', '.join(WHEN_LOST)}")
         self._when_lost = when_lost
         link = Link(latency_ms / 1e3, float("inf") if speed is None else speed * 1e6 / 8)
         with _keys_named():
-            self._process, self._channel, self.law = start_peer(drafter, target, timeout=timeout_s, link=link)
+            self._process, self._transport, self.scheme = start_worker(drafter, target, timeout=timeout_s, link=link)
         weakref.finalize(self, self._process.kill)
         self._is_lost = False
         self._num_uniforms: dict[int, int] = {}
@@ -87,7 +87,7 @@ class Remote:
         return self._num_uniforms[gamma]
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._channel.sent = self._channel.received = 0
+        self._transport.sent = self._transport.received = 0
         self._stop, self._committed = (torch.zeros_like(sequences.lengths) for _ in range(2))
         self._known = [len(text) for text in sequences.texts]
         settings = [sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p]
@@ -118,32 +118,32 @@ class Remote:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
-            self._stop.copy_(outcome.stop)  # the outcome is lent, and the next question may be some rounds away
+            self._stop.copy_(outcome.stop)  # a copy: the outcome is lent, and the next request may be rounds away
             self._committed.copy_(outcome.num_committed)
 
     @property
     def bytes_down(self) -> int:
-        return self._channel.sent
+        return self._transport.sent
 
     @property
     def bytes_up(self) -> int:
-        return self._channel.received
+        return self._transport.received
 
     def _ask(self, kind: Kind, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
-        """The peer's answer; None where it is lost and done without.
+        """The worker's answer; None: the worker is lost, and `when_lost` is "plain".
 
         Raises:
-            PeerLost: it is lost.
-            ValueError, OSError: what the drafter says.
+            WorkerLost: the worker is lost, and `when_lost` is "error".
+            ValueError, OSError: an error of the drafter.
         """
         if self._is_lost:
             return None
         try:
             with _keys_named():
-                self._channel.send(kind, arrays)
-                answered, answer = self._channel.receive()
-        except PeerLost:
-            self._process.kill()  # it may only be slow, and nobody waits for it any more
+                self._transport.send(kind, arrays)
+                answered, answer = self._transport.receive()
+        except WorkerLost:
+            self._process.kill()  # it may still run, but its answers are no longer read
             self._is_lost = self._when_lost == "plain"
             if self._is_lost:
                 return None
@@ -155,11 +155,11 @@ class Remote:
 
 @contextmanager
 def _keys_named() -> Iterator[None]:
-    """Say what to change where the peer is lost."""
+    """Add the options to change to the error of a lost worker."""
     try:
         yield
-    except PeerLost as error:
-        raise PeerLost(
-            f"the drafter's process is lost ({error}); drafter.when_lost=plain goes on without it, and "
-            "drafter.timeout_s says how long it may be silent"
+    except WorkerLost as error:
+        raise WorkerLost(
+            f"the drafter's process is lost ({error}); drafter.when_lost=plain continues without it, and "
+            "drafter.timeout_s limits how long it may be silent"
         ) from error

@@ -1,4 +1,4 @@
-"""A small language model drafts for a large one (Leviathan et al., 2023; Chen et al., 2023)."""
+"""Small language model as drafter of a large one (Leviathan et al., 2023; Chen et al., 2023)."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,23 +6,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from framework.cached_lm import CachedLM
-from framework.coarse_law import BITS
-from framework.draft import Draft, DraftedNode, Law, Outcome, Shape
-from framework.growing_chain import GrowingChain
-from framework.lesson import Lesson
-from framework.sampling import Sampling
-from framework.sequences import Sequences
-from framework.target import Target
-from framework.whole_numbers import check_whole
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.drafter import ShouldContinue
+from framework.core.option_error import OptionError, options_under
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.core.validation import check_whole
+from framework.drafting.chain_builder import ChainBuilder
+from framework.drafting.drafter_cache import DrafterCache
+from framework.drafting.quantized_probs import BITS
+from framework.models.cached_lm import CachedLM
+from framework.models.target import Target
+from framework.training.online_examples import OnlineExample
 
 
 class SmallTransformer:
-    """Draws a chain from a small model of its own, standardised like the target."""
+    """Draws a chain from a small model, with the target's temperature, top-k, top-p and min-p."""
 
-    law = Law.IID
+    scheme = SamplingScheme.IID
     shape = Shape.CHAIN
-    keep_drafting: Callable[[DraftedNode], Tensor] | None = None
+    stepwise = True
 
     def __init__(
         self,
@@ -34,53 +37,62 @@ class SmallTransformer:
     ):
         """
         Args:
-            target: whose vocabulary and tokenizer the model must share.
+            target: the target; the model must share its vocabulary and tokenizer.
             model: builds the small model for that target.
-            top_k: draw from so many likeliest tokens only. q is then that law, with top_k entries in place of a
-                vocabulary of them; what it lacks of p is made up for by the rule. None draws from all.
-            bits: round q to so many before drawing, so that it can be sent in few bytes (`drafters.remote`); None
-                leaves it as it is.
+            top_k: number of most likely tokens to draw from. q is then the distribution over these tokens, with top_k
+                entries instead of V; the verifier makes up for the mass of p outside them. None: all tokens.
+            bits: bits per entry to which q is rounded before drawing, so that it can be sent in few bytes
+                (`drafters.remote`); None: q is not rounded.
 
         Raises:
-            ValueError: top_k or bits is out of range, the tokenizers differ, or the model cannot be served.
+            ValueError: top_k or bits is out of range, the tokenizers differ, or the model is not supported.
         """
-        check_whole("drafter.top_k", top_k, least=1, or_null=True)
+        check_whole("top_k", top_k, least=1, or_null=True)
         if bits is not None and (isinstance(bits, bool) or bits not in BITS):
             allowed = " or ".join(map(str, BITS))
-            raise ValueError(f"drafter.bits is {bits!r}; allowed: {allowed}, or null for the law as it is")
+            raise OptionError("bits", bits, f"{allowed}, or null for the distribution as it is")
         self._top_k, self._bits = top_k, bits
-        self.model = model(target)
+        with options_under("model"):
+            self.model = model(target)
+        self._cache = DrafterCache(self.model)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the model is recurrent: its states are replayed from host data, outside compiled graphs."""
+        return self.model.is_recurrent
 
     def num_uniforms(self, gamma: int) -> int:
         return gamma
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self.model.begin_with(sequences)
+        self._cache.begin_with(sequences)
 
-    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        chain = GrowingChain(
+    def propose(
+        self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
+    ) -> Draft:
+        chain = ChainBuilder(
             gamma=gamma,
             active=sequences.active,
             sampling=self._sampling,
-            uniforms=uniforms,
-            keep_drafting=self.keep_drafting,
+            uniforms=uniforms.to(sequences.tokens.device),
+            should_continue=should_continue,
             top_k=self._top_k,
             bits=self._bits,
         )
-        logits = self.model.catch_up(sequences)
+        logits = self._cache.catch_up(sequences)
         while chain.add(logits):
             read = chain.num_nodes
             logits = self.model.forward(
                 chain.last.unsqueeze(1), sequences.lengths + (read - 1), visible=sequences.longest + read
-            )[:, 0]
+            ).logits[:, 0]
         return chain.draft()
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self.model.keep_accepted(sequences, outcome)
+        self._cache.keep_accepted(sequences, outcome)
 
     def rewind(self, sequences: Sequences) -> None:
-        self.model.rewind(sequences)
+        self._cache.rewind(sequences)
 
     @property
     def module(self) -> nn.Module:
@@ -90,14 +102,14 @@ class SmallTransformer:
     def longest_text(self) -> int:
         return self.model.context
 
-    def logits_of(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
-        # Filled up behind their ends, where no token of a text looks.
-        logits = self.model.uncached(pad_sequence([lesson.tokens[:-1] for lesson in lessons], batch_first=True))
+    def logits_of(self, examples: Sequence[OnlineExample]) -> tuple[Tensor, Tensor]:
+        # Padding on the right is not attended to by the tokens of a text.
+        logits = self.model.uncached(pad_sequence([example.tokens[:-1] for example in examples], batch_first=True))
         known = [
-            row[len(lesson.tokens) - 1 - len(lesson.p_logits) : len(lesson.tokens) - 1]
-            for row, lesson in zip(logits, lessons, strict=True)
+            row[len(example.tokens) - 1 - len(example.p_logits) : len(example.tokens) - 1]
+            for row, example in zip(logits, examples, strict=True)
         ]
-        return torch.cat([lesson.p_logits for lesson in lessons]), torch.cat(known)
+        return torch.cat([example.p_logits for example in examples]), torch.cat(known)
 
     def refresh(self, sequences: Sequences) -> None:
-        self.model.begin_with(sequences)
+        self._cache.begin_with(sequences)

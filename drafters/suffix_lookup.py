@@ -1,6 +1,6 @@
-"""Copy what followed the longest suffix known, from the text, from earlier outputs, or from a corpus (suffix decoding).
+"""Suffix decoding: copy the continuation of the longest known suffix (Oliaro et al., 2024; He et al., 2023).
 
-Oliaro et al. (2024) and He et al. (2023); B rows, N <= gamma nodes.
+B rows, N <= gamma nodes.
 """
 
 import itertools
@@ -9,32 +9,34 @@ from typing import Any
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
-from framework.ngram_tables import tokenised_documents
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.option_error import OptionError
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences, catch_up
+from framework.core.validation import check_whole
+from framework.drafting.ngram_tables import tokenised_documents
+from framework.drafting.suffix_automaton import Match, SuffixAutomaton
+from framework.models.target import Target
 from framework.prompts.prompt_source import PromptSource
-from framework.sampling import Sampling
-from framework.sequences import Sequences, catch_up
-from framework.suffix_automaton import Match, SuffixAutomaton
-from framework.target import Target
-from framework.whole_numbers import check_whole
 
 NOTHING: Match = (0, 0)
 
 
 class SuffixLookup:
-    """Finds the longest suffix of a row's text that is known, of whatever length, and proposes what followed it.
+    """Finds the longest known suffix of a row's text, of any length, and copies its continuation.
 
-    Known is the row's own text with its prompt, what earlier generations of this drafter put out, and a corpus; the
-    longest match wins, and among equals the first of these. Of several places the oldest is copied from. A copy from
-    the text itself goes on with what it copied, as in LZ77 (Ziv and Lempel, 1977); others end with their document.
-    The longer the match, the more is drafted. A committed token costs a few dictionary accesses, however much is known.
+    Suffixes are looked up in the row's own text with its prompt, in outputs of earlier generations of this drafter, and
+    in a corpus. The longest match wins; of equal matches, the first in this order. Of several occurrences, the oldest
+    is copied. A copy from the row's own text continues with its own tokens, as in LZ77 (Ziv and Lempel, 1977); other
+    copies end with their document. Longer matches give longer drafts. A committed token costs a few dictionary
+    accesses, whatever the amount of known text.
 
-    A prompt is never helped by what it gave before: decoded again with the same seed, its drafts would depend on the
-    random numbers that are to judge them, and the output would not follow the target's law any more. For that reason
-    prompts whose outputs are remembered must have seeds of their own, as those of a run do.
+    Earlier outputs of a prompt are never used for the same prompt. If it were decoded again with the same seed, its
+    drafts would depend on the random numbers that verify them, and the output would no longer follow the target's
+    distribution. For the same reason, prompts with remembered outputs must each have their own seed, as in a run.
     """
 
-    law = Law.ONE_HOT
+    scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
 
@@ -43,20 +45,20 @@ class SuffixLookup:
     ):
         """
         Args:
-            target: gives the tokenizer for the corpus.
-            min_match: shortest suffix that is copied after, in tokens.
-            factor: a match of m tokens drafts at most factor * m, rounded up; None as many as gamma says.
-            history: so many of the latest outputs are remembered, and up to twice as many; 0 remembers none. Above
-                temperature 0 the tokens then depend on what was decoded before; their law does not.
-            corpus: texts to copy from as well; about 0.5 kB of memory a token.
+            target: provides the tokenizer of the corpus.
+            min_match: shortest match that is used, in tokens.
+            factor: drafted tokens per matched token: a match of m tokens drafts at most ceil(factor * m); None: gamma.
+            history: number of latest outputs that are remembered at least; up to twice as many are kept. 0: none. Above
+                temperature 0 the output tokens then depend on earlier generations; their distribution does not.
+            corpus: further texts to copy from, at about 0.5 kB of memory per token; None: no corpus.
 
         Raises:
-            ValueError: a setting outside its range; the message names the yaml key.
+            ValueError: an option out of range; the message names the yaml key.
         """
         for key, value, least in (("min_match", min_match, 1), ("history", history, 0)):
-            check_whole(f"drafter.{key}", value, least=least)
+            check_whole(key, value, least=least)
         if factor is not None and (not isinstance(factor, int | float) or not 0 < factor < math.inf):
-            raise ValueError(f"drafter.factor is {factor!r}; allowed: a number > 0, or null for no limit")
+            raise OptionError("factor", factor, "a number > 0, or null for no limit")
         self._min_match = min_match
         self._factor = factor
         self._corpus = SuffixAutomaton()
@@ -66,7 +68,7 @@ class SuffixLookup:
         self._texts: list[_Text] = []
 
     def num_uniforms(self, gamma: int) -> int:
-        """None: its tokens are found, not drawn."""
+        """Zero: tokens are copied, not drawn."""
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
@@ -82,18 +84,18 @@ class SuffixLookup:
         catch_up(self._texts, sequences)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Copy at most gamma tokens in the rows where there is something to copy; others have none that is valid."""
+        """Copy at most gamma tokens in rows with a match; other rows have no valid node."""
         catch_up(self._texts, sequences)
         return Draft.copied([self._copy(text, gamma) for text in self._texts], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
 
-    def learnt(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"history": self._history.copy()}
 
-    def relearn(self, learnt: dict[str, Any]) -> None:
-        self._history = learnt["history"].copy()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._history = state["history"].copy()
 
     def _copy(self, text: "_Text", gamma: int) -> list[int]:
         automaton, place, length = text.longest_match()
@@ -113,7 +115,7 @@ def _take_in(automaton: SuffixAutomaton, document: list[int]) -> None:
 
 
 class _Text:
-    """One row's tokens, behind those of its source, and where they stand in what else is known."""
+    """One row's tokens, after those of its source, with their matches in the other automata."""
 
     def __init__(self, source: list[int], others: list[SuffixAutomaton]):
         self.own = SuffixAutomaton()
@@ -123,7 +125,7 @@ class _Text:
         self._num_source = len(source)
 
     def __len__(self) -> int:
-        """Tokens of the text."""
+        """Number of tokens of the text, without the source."""
         return len(self.own) - self._num_source
 
     def append(self, token: int) -> None:
@@ -131,17 +133,17 @@ class _Text:
         self._matches = [other.follow(match, token) for other, match in zip(self._others, self._matches, strict=True)]
 
     def longest_match(self) -> tuple[SuffixAutomaton, int, int]:
-        """Who knows the longest suffix that something follows, the place of what follows it, and its length."""
+        """Automaton of the longest suffix with a continuation, position of that continuation, length of the suffix."""
         known = [(self.own, self.own.earlier()), *zip(self._others, self._matches, strict=True)]
         found = [(automaton, *automaton.continued(match)) for automaton, match in known]
-        return max(found, key=lambda match: match[2])  # of equals the first
+        return max(found, key=lambda match: match[2])  # the first of equal lengths
 
 
 Prompt = tuple[tuple[int, ...], tuple[int, ...]]  # source and text
 
 
 class _History:
-    """What prompts gave, the latest ones last."""
+    """Outputs by prompt, the latest last."""
 
     def __init__(self, most: int):
         self._most = most
@@ -156,15 +158,15 @@ class _History:
         return other
 
     def expect(self, prompts: list[Prompt], texts: list[list[int]]) -> None:
-        """Remember these texts, which grow, once the next generation begins."""
+        """Register the growing texts of a generation; their outputs are stored when the next one begins."""
         self._expected = list(zip(prompts, texts, strict=True)) if self._most else []
 
     def without(self, prompts: list[Prompt]) -> SuffixAutomaton:
-        """All outputs but those of some prompts; as long as these are new ones it only grows."""
+        """Automaton of the outputs of all other prompts; it is extended, not rebuilt, as long as these are new."""
         for prompt, text in self._expected:
             self._outputs.pop(prompt, None)
             self._outputs[prompt] = text[len(prompt[1]) :]
-        # Dropping one makes all others be read again: so rarely that an output is read twice at most.
+        # Dropping an output rebuilds the automaton, so outputs are dropped many at a time: each is added twice at most.
         if len(self._outputs) > 2 * self._most:
             self._outputs = dict(list(self._outputs.items())[-self._most :])
         wanted = {prompt: output for prompt, output in self._outputs.items() if prompt not in prompts}

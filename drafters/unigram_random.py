@@ -1,4 +1,4 @@
-"""Drafting without reading: every token from one fixed law, the floor that other drafters are measured against.
+"""Context-free drafter: every token is drawn from one fixed distribution, as a floor for other drafters.
 
 B rows, N = gamma nodes, V vocabulary.
 """
@@ -7,42 +7,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Outcome, Shape
-from framework.ngram_tables import tokenised_documents
+from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.option_error import OptionError
+from framework.core.sampling import Sampling, argmax, draw
+from framework.core.sequences import Sequences
+from framework.drafting.ngram_tables import tokenised_documents
+from framework.models.target import Target
 from framework.prompts.prompt_source import PromptSource
-from framework.sampling import Sampling, argmax, draw
-from framework.sequences import Sequences
-from framework.target import Target
 
 
 class UnigramRandom:
-    """Draws every token from one law: uniform over the vocabulary, or the token frequencies of a corpus.
+    """Draws every token from one distribution: uniform over the vocabulary, or the token frequencies of a corpus.
 
-    The unigram drafter of Leviathan et al. (2023, table 3), and the uniform one below it, whose gain is small but
-    never negative in theory, because drafting costs next to nothing.
+    The corpus variant is the unigram drafter of Leviathan et al. (2023, table 3). The uniform variant is weaker still:
+    in theory its gain is small but never negative, because drafting costs almost nothing.
     """
 
-    law = Law.IID
+    scheme = SamplingScheme.IID
     shape = Shape.CHAIN
 
     def __init__(self, target: Target, *, distribution: str, corpus: PromptSource | None):
         """
         Args:
-            target: gives the tokenizer, the vocabulary and the device.
-            distribution: "uniform", which temperature and truncation leave alone; or "corpus", to which they apply
-                as they do to the target's law: at temperature 0 it is the most frequent token, always.
-            corpus: the texts to count; None with uniform.
+            target: provides the tokenizer, the vocabulary and the device.
+            distribution: "uniform", independent of temperature and truncation; or "corpus", to which they apply as they
+                do to the target's distribution: at temperature 0 every token is the most frequent one.
+            corpus: texts to count; None: with "uniform" only.
 
         Raises:
-            ValueError: an unknown distribution, or one that does not go with the corpus; the message names the key.
+            ValueError: an unknown distribution, or one that does not match the corpus; the message names the yaml key.
         """
         if distribution not in ("uniform", "corpus"):
-            raise ValueError(f"drafter.distribution is {distribution!r}; allowed: uniform, corpus")
+            raise OptionError("distribution", distribution, "uniform, corpus")
         if (distribution == "corpus") != (corpus is not None):
-            raise ValueError(
-                f"drafter.distribution is {distribution}, drafter.corpus is {'not ' if corpus else ''}null; allowed: "
-                "corpus with a source of texts, or uniform with null"
-            )
+            problem = f"and corpus is {'not ' if corpus else ''}null"
+            allowed = "corpus with a source of texts, or uniform with null"
+            raise OptionError("distribution", distribution, allowed, problem)
         width = target.vocabulary_size
         self._counts: Tensor | None = None
         self._probs = torch.full((width,), 1 / width, device=target.device)
@@ -62,9 +62,9 @@ class UnigramRandom:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Draft a chain of gamma tokens, drawn independently of the text and of each other."""
         if self._greedy:
-            return Draft.chain(argmax(self._probs).expand(sequences.num_rows, gamma), Law.ONE_HOT)
-        tokens = draw(self._probs, uniforms)  # one law for all rows and nodes
-        return Draft.chain(tokens, self.law, probs=self._probs.expand(*tokens.shape, -1))
+            return Draft.chain(argmax(self._probs).expand(sequences.num_rows, gamma), SamplingScheme.ONE_HOT)
+        tokens = draw(self._probs, uniforms)  # one distribution for all rows and nodes
+        return Draft.chain(tokens, self.scheme, probs=self._probs.expand(*tokens.shape, -1))
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -1,83 +1,78 @@
-"""For notebooks and scripts: load a pair with the words of the command line, decode, and read what it took."""
+"""Python API for notebooks and scripts: load a pair with command-line overrides and decode with metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from hydra.errors import InstantiationException
-from hydra.version import VersionBase
 from omegaconf import DictConfig
 
-from experiments.assemble import (
-    REPOSITORY,
+from experiments.config.builders import (
     build_engine,
     build_sampling,
     build_stopping,
     build_target,
+    build_with_target,
     check_basics,
     check_parts,
     register_resolvers,
 )
-from experiments.completion import Completion, Token
-from experiments.entry_point import status
-from framework.drafter import learning_undone
-from framework.engine import Engine
-from framework.producer import Producer, producers
+from experiments.config.cli_errors import status
+from experiments.config.command_line import check_overrides, hydra_apart
+from experiments.reporting.completion import Completion, Token
+from framework.core.drafter import learning_undone
+from framework.core.option_error import options_under
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.metrics.producer import Producer, producers
+from framework.metrics.stopwatch import Stopwatch
+from framework.models.target import Target
 from framework.prompts.chat import chat_tokens, is_chat
-from framework.stopping import Stopping
-from framework.stopwatch import Stopwatch
-from framework.target import Target
-from framework.token_texts import TokenTexts
+from framework.prompts.detokenizer import Detokenizer
 
 
 def load_pair(*overrides: str) -> "Pair":
-    """Load what `python -m experiments.generate OVERRIDES` decodes with.
+    """Load the pair that `python -m experiments.generate OVERRIDES` uses.
 
     Args:
-        overrides: as on the command line: load_pair("drafter=medusa", "sampling.temperature=0").
+        overrides: Hydra overrides as on the command line: load_pair("drafter=medusa", "sampling.temperature=0").
 
     Raises:
-        ValueError, OSError: a setting is wrong, or there is no such model; the message names the yaml key.
-        hydra.errors.HydraException: there is no such key or choice.
+        ValueError, OSError: an option is wrong, or a model does not exist; the message names the yaml key.
     """
     register_resolvers()
     try:
-        return build_pair(_compose(overrides))
+        return build_pair(_compose(check_overrides("generate", overrides)))
     except InstantiationException as error:
-        raise error.__cause__ or error from None  # a constructor's own message names the key
+        raise error.__cause__ or error from None  # the constructor's message names the key
 
 
-def _compose(overrides: tuple[str, ...]) -> DictConfig:
-    """What the command line would make of them; whoever else uses Hydra in this process does not notice."""
-    theirs, their_version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
-            return compose("generate", list(overrides))
-    finally:
-        GlobalHydra.instance().hydra = theirs
-        VersionBase.instance().version_base = their_version
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    with hydra_apart("generate"):
+        return compose("generate", list(overrides))
 
 
 class Pair:
     """A target and its drafter with a verifier, a gamma policy and a sampling setting.
 
     Attributes:
-        engine: the loop, with all its parts.
-        stopping: what ends a text.
-        seed: of the draws.
+        engine: the decoding engine.
+        stopping: stopping criteria.
+        seed: default seed.
     """
 
     def __init__(self, *, engine: Engine, stopping: Stopping, seed: int, chat: bool | str, system: str | None):
         """
         Args:
-            chat: whether a prompt is a user's turn; "auto": where the tokenizer has a chat template.
-            system: what a chat begins with; None leaves it to the template.
+            engine: the decoding engine.
+            stopping: stopping criteria.
+            seed: default seed.
+            chat: whether a prompt becomes a user's turn; "auto": if the tokenizer has a chat template.
+            system: system message of a chat; None: the template's own.
 
         Raises:
-            ValueError: a chat that the tokenizer has no template for.
+            ValueError: chat is set, and the tokenizer has no chat template.
         """
         self.engine = engine
         self.stopping = stopping
@@ -92,17 +87,17 @@ class Pair:
     def generate(
         self, prompt: str, *, max_new_tokens: int | None = None, seed: int | None = None, detailed: bool = False
     ) -> Completion:
-        """Decode what follows a prompt.
+        """Decode the continuation of a prompt.
 
         Args:
             prompt: a text; for an encoder-decoder model, its source.
-            max_new_tokens: most tokens to add; None is what the pair was loaded with.
-            seed: of the draws; None is the pair's. The same seed gives the same text.
-            detailed: whether metrics hold the paper's alpha, `alpha/overlap`, too; that takes time.
+            max_new_tokens: maximum number of new tokens; None: the pair's.
+            seed: seed of sampling; None: the pair's. Equal seeds give equal texts.
+            detailed: whether to compute the paper's alpha, `alpha/overlap`, too, which costs time.
 
         Raises:
             ValueError: the prompt cannot be decoded.
-            FloatingPointError: a law is not finite.
+            FloatingPointError: a distribution is not finite.
         """
         *_, completion = self.stream(prompt, max_new_tokens=max_new_tokens, seed=seed, detailed=detailed)
         return completion
@@ -110,10 +105,10 @@ class Pair:
     def stream(
         self, prompt: str, *, max_new_tokens: int | None = None, seed: int | None = None, detailed: bool = False
     ) -> Iterator[Completion]:
-        """The same, and one completion after the prompt was read and after every round: the same one, which has grown.
+        """Decode like `generate`, but yield the growing completion after prefill and after every round.
 
-        Another text must not be begun before this one is finished or given up: the target has one cache. What a drafter
-        learnt from it is forgotten, since another text may have the same seed.
+        The same `Completion` object is yielded each time. Finish or abandon a stream before starting another: the
+        target has one KV cache. A drafter's learning is undone at the end, so that equal seeds give equal texts.
         """
         with learning_undone(self.engine.drafter):
             yield from self._stream(prompt, max_new_tokens, seed, detailed)
@@ -124,7 +119,7 @@ class Pair:
         stopping = self.stopping
         if max_new_tokens is not None:
             stopping = replace(stopping, max_new_tokens=max_new_tokens)
-        stopwatch, texts = Stopwatch(self.target.device), TokenTexts(self.target.tokenizer)
+        stopwatch, texts = Stopwatch(self.target.device), Detokenizer(self.target.tokenizer)
         with torch.no_grad():
             decoding = self.engine.begin(
                 [self._tokens_of(prompt)],
@@ -153,15 +148,15 @@ class Pair:
     def _tokens_of(self, prompt: str) -> list[int]:
         tokenizer = self.target.tokenizer
         if self._chat:
-            return chat_tokens(tokenizer, [prompt], system=self._system, first_tokens=None)
+            return chat_tokens(tokenizer, [prompt], system=self._system, max_prompt_tokens=None)
         return tokenizer(prompt, verbose=False)["input_ids"]
 
 
 def build_pair(cfg: DictConfig) -> Pair:
-    """What a config like conf/generate.yaml describes.
+    """Build the pair described by a config such as conf/generate.yaml.
 
     Raises:
-        ValueError, OSError: the message names the yaml key; before a model is loaded where that needs none.
+        ValueError, OSError: the message names the yaml key. Checks that need no model run before one is loaded.
     """
     check_basics(cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["target.context"])
     sampling = build_sampling(cfg)
@@ -171,11 +166,8 @@ def build_pair(cfg: DictConfig) -> Pair:
     with status("loading the target"):
         target = build_target(cfg)
     with status("building the drafter"):
-        drafter = factory(target=target)
-    return Pair(
-        engine=build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True),
-        stopping=build_stopping(cfg, target),
-        seed=cfg.seed,
-        chat=cfg.prompts.chat,
-        system=cfg.prompts.system,
-    )
+        drafter = build_with_target(factory, cfg.drafter, target)
+    engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
+    stopping = build_stopping(cfg, target)
+    with options_under("prompts"):
+        return Pair(engine=engine, stopping=stopping, seed=cfg.seed, chat=cfg.prompts.chat, system=cfg.prompts.system)

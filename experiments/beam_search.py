@@ -1,4 +1,4 @@
-"""Beam search in fewer target passes: `python -m experiments.beam_search` finds the same texts, and says how fast."""
+"""Compare speculative with plain beam search, in results and speed: `python -m experiments.beam_search`."""
 
 import itertools
 import json
@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from experiments.assemble import (
+from experiments.config.builders import (
     build,
     build_prompts,
     build_stopping,
@@ -23,23 +22,25 @@ from experiments.assemble import (
     check_basics,
     register_resolvers,
 )
-from experiments.cells import Cells, markdown, shown
-from experiments.entry_point import announce, one_line_errors, status
-from experiments.hugging_face import HuggingFaceGenerate
-from experiments.knobs import check_kind
-from experiments.provenance import provenance
-from experiments.timing import Decoder, Timed, timed
-from framework.beam_search import BeamGeneration, BeamSearch
-from framework.cached_lm import CachedLM
-from framework.equality import TORN
+from experiments.config.cli_errors import announce, one_line_errors, status
+from experiments.config.command import command
+from experiments.config.option_checks import check_kind
+from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.measurement.timing import Decoder, Timed, timed
+from experiments.reporting.tables.text_table import Cells, markdown, shown
+from experiments.results.provenance import provenance
+from framework.core.option_error import options_under
+from framework.core.sampling import Sampling
+from framework.core.validation import check_whole
+from framework.decoding.beam_search import BeamGeneration, BeamSearch
+from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import LARGEST
+from framework.metrics.equality import TORN
+from framework.metrics.tally import Tally
+from framework.models.cached_lm import CachedLM
+from framework.models.target import Target
 from framework.prompts.prompt_set import PromptSet
-from framework.sampling import Sampling
-from framework.stopping import Stopping
-from framework.tally import Tally
-from framework.target import Target
-from framework.whole_numbers import check_whole
 
 COLUMNS = ["beams", "decoder", "drafted", "γ", "same texts", "score gap", "passes", "α", "τ", "ms/token", "speedup"]
 MOST_BEAMS = 1000
@@ -50,22 +51,24 @@ register_resolvers()
 
 @dataclass(frozen=True)
 class Row:
-    """One way to search, beside plain beam search with as many beams.
+    """Results of one decoder, compared with plain beam search with the same number of beams.
 
     Attributes:
+        beams: number of beams.
         decoder: plain, speculative or hf_generate.
-        drafted, gamma: beams of the small model, and how many steps it goes ahead; None where nothing is drafted.
-        same: prompts for which all finished texts are those of plain beam search.
-        torn: prompts that differ, while no score does by more than rounding (1e-4): two texts are as good.
-        prompts: how many there are.
-        score_gap: largest difference between a score and plain beam search's in the same place.
-        counts: of the tally; empty for Hugging Face's.
+        drafted: beams of the draft model; None without drafting.
+        gamma: steps that the draft model goes ahead; None without drafting.
+        same: number of prompts whose finished texts all equal those of plain beam search.
+        torn: number of prompts whose texts differ but whose scores agree up to rounding (1e-4), so that they tie.
+        prompts: number of prompts.
+        score_gap: largest difference from the score of plain beam search at the same rank.
+        counts: counts of the tally; empty for Hugging Face.
         alpha: accepted over tested levels of the drafts.
-        tau: steps of the search per target pass.
-        passes: of the target, those that read the prompts excluded.
-        ms: per step of plain beam search, without reading the prompts.
-        speedup: plain beam search's time over this one's.
-        texts: the best one of every prompt.
+        tau: search steps per target pass.
+        passes: target passes without prefill.
+        ms: milliseconds per step of plain beam search, without prefill.
+        speedup: time of plain beam search over this decoder's time.
+        texts: best text of every prompt.
     """
 
     beams: int
@@ -86,7 +89,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """As it is shown, under the headings of COLUMNS."""
+        """Formatted cells in the order of COLUMNS."""
         torn = f" + {self.torn} as good" if self.torn else ""
         return [
             str(self.beams),
@@ -102,7 +105,7 @@ class Row:
 
 
 class Contest:
-    """Plain, speculative and Hugging Face's beam search with as many beams, in turns on the same prompts."""
+    """Plain, speculative and Hugging Face's beam search with equal beams, interleaved on the same prompts."""
 
     def __init__(self, cfg: DictConfig, target: Target, drafter: CachedLM, num_beams: int):
         rule = {
@@ -125,13 +128,13 @@ class Contest:
             )
 
     def rows(self, prompts: PromptSet, stopping: Stopping) -> Iterator[Row]:
-        """Every way's figures, plain beam search first."""
+        """Decode all prompts with every decoder; yield a row per decoder, plain beam search first."""
         runs: dict[Any, list[Timed]] = {key: [] for key in self._decoders}
         short = Stopping(max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens), eos_ids=stopping.eos_ids)
         for decoder in self._decoders.values():
             self._timed(decoder, list(prompts.prompts[0].tokens), short)
         for number, prompt in enumerate(prompts.prompts):
-            # Whoever comes first at one prompt comes last at the next.
+            # Reverse the order at every prompt, so that no decoder is always first.
             for key in list(runs) if number % 2 == 0 else reversed(list(runs)):
                 runs[key].append(self._timed(self._decoders[key], list(prompt.tokens), stopping))
         plain = runs["plain", None, None]
@@ -171,26 +174,26 @@ class Contest:
 
 
 def _beams(run: Timed) -> list[tuple[tuple[int, ...], float]]:
-    """The finished texts of a run's prompt, with their scores."""
+    """Finished hypotheses of a run, with their scores."""
     assert isinstance(run.generation, BeamGeneration)
     return [(text.tokens, text.score) for text in run.generation.beams[0]]
 
 
 def _added(runs: list[Timed]) -> Tally:
-    """The counts of all prompts together."""
+    """Sum of the tallies of all prompts."""
     return Tally.total(run.generation.tally for run in runs if run.generation.tally is not None)
 
 
 def check_before_loading(cfg: DictConfig) -> None:
-    """Everything that can be wrong without a model.
+    """Run all checks that need no model.
 
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
-    check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
+    check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.max_prompt_tokens", "target.context"))
     for key, most in (("beams", MOST_BEAMS), ("drafted", MOST_BEAMS), ("gammas", LARGEST)):
         if not OmegaConf.is_list(cfg[key]) or (not cfg[key] and key == "beams"):
-            raise ValueError(f"{key} is {cfg[key]!r}; allowed: a list of whole numbers, as [2, 4]")
+            raise ValueError(f"{key} is {cfg[key]!r}; allowed: a list of whole numbers, such as [2, 4]")
         for number in cfg[key]:
             check_whole(key, number, least=1, most=most)
     for key in ("stop_at_eos", "early_stopping", "hugging_face"):
@@ -199,11 +202,11 @@ def check_before_loading(cfg: DictConfig) -> None:
     if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not math.isfinite(penalty):
         raise ValueError(f"length_penalty is {penalty!r}; allowed: a number")
     if cfg.stop_strings != []:
-        raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: [], since beam search looks for none")
+        raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: [], since beam search does not support them")
     build(cfg.prompts.source), build(cfg.draft_model)
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="beam_search")
+@command("beam_search")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="nothing was written"):
         check_before_loading(cfg)
@@ -211,7 +214,8 @@ def main(cfg: DictConfig) -> None:
             torch.set_num_threads(cfg.threads)
         with status("loading the models"):
             target = build_target(cfg)
-            drafter: CachedLM = build(cfg.draft_model)(target)
+            with options_under("draft_model"):
+                drafter: CachedLM = build(cfg.draft_model)(target)
             prompts, stopping = build_prompts(cfg, target), build_stopping(cfg, target)
         rows: list[Row] = []
         for num_beams in cfg.beams:
@@ -221,9 +225,9 @@ def main(cfg: DictConfig) -> None:
 
 
 def write(cfg: DictConfig, rows: list[Row], target: Target, folder: Path) -> None:
-    """The rows on the screen, for a document, and as JSON."""
+    """Print the rows, and write them as Markdown and JSON."""
     cells: Cells = [COLUMNS, *(row.cells for row in rows)]
-    caption = "same texts: all finished ones, beside plain beam search; times: without reading the prompts"
+    caption = "same texts: all finished texts equal those of plain beam search; times: without prefill"
     Console(width=None if sys.stdout.isatty() else 150).print(shown(cells, title="Beam search", caption=caption))
     record = {
         "about": provenance(target.device),

@@ -1,4 +1,4 @@
-"""Every way to decode beside every other, in one process: `python -m experiments.benchmark` prints ms per token."""
+"""Benchmark all decoders in one process: `python -m experiments.benchmark` prints ms per token."""
 
 import json
 import statistics
@@ -8,38 +8,47 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from experiments.assemble import build, build_engine, build_sampling, prepare, register_resolvers
-from experiments.benchmark_picture import draw_benchmark
-from experiments.cells import Cells, markdown, shown
 from experiments.compare import at_temperature, check_temperatures
-from experiments.entry_point import announce, one_line_errors
-from experiments.hugging_face import HuggingFaceGenerate
-from experiments.kept import Kept
-from experiments.knobs import check_kind
-from experiments.measurement import Batch, Plan
-from experiments.metrics import YARDSTICK, all_metrics, decode_ms, end_to_end_ms
-from experiments.provenance import peak_memory_mb, provenance
-from experiments.timing import Alone, Decoder, Parts, Timed, drafting_nothing, time_parts, time_parts_amid, timed
-from framework.autoregressive import Autoregressive
-from framework.cached_lm import CachedLM
-from framework.compiled import why_not
-from framework.drafter import Drafter
-from framework.engine import Engine
-from framework.pretrained import device_named
-from framework.sampling import Sampling
-from framework.target import Target
+from experiments.config.builders import build, build_engine, build_sampling, prepare, register_resolvers
+from experiments.config.cli_errors import announce, one_line_errors
+from experiments.config.command import command
+from experiments.config.option_checks import check_kind
+from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms
+from experiments.measurement.plan import Batch, Plan
+from experiments.measurement.resource_cache import ResourceCache
+from experiments.measurement.timing import (
+    Decoder,
+    PartTimer,
+    PartTimes,
+    Timed,
+    drafting_nothing,
+    time_parts,
+    time_parts_amid,
+    timed,
+)
+from experiments.reporting.plots.benchmark_picture import draw_benchmark
+from experiments.reporting.tables.text_table import Cells, markdown, shown
+from experiments.results.provenance import peak_memory_mb, provenance
+from framework.core.drafter import Drafter
+from framework.core.sampling import Sampling
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.compiled import why_not
+from framework.decoding.engine import Engine
+from framework.models.cached_lm import CachedLM
+from framework.models.pretrained import device_named
+from framework.models.target import Target
 
-PART_REPEATS = 9  # in every repeat
+PART_REPEATS = 9  # timings of each part per repeat
 MODES = ("eager", "compiled")
 COLUMNS = [
-    "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "yardstick",
-    "attainable", "efficiency", "τ", "d", "v", "compile s",
+    "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "baseline",
+    "zero-overhead", "efficiency", "τ", "d", "v", "compile s",
 ]  # fmt: skip
 
 register_resolvers()
@@ -47,16 +56,16 @@ register_resolvers()
 
 @dataclass
 class Contender:
-    """One way to decode, and what was seen of it.
+    """One decoder and its timings.
 
     Attributes:
-        name: of the decoder: yardstick, a drafter, or one of Hugging Face's.
+        name: baseline, a drafter, or one of Hugging Face's decoders.
         mode: eager, compiled, or "" for Hugging Face's.
-        decoder: what decodes.
-        loop: the engine whose parts are timed beside it: itself, or for the yardstick one that drafts nothing.
-        runs: [repeat][batch].
-        beside: every run with the parts of the loop's round, timed right after it.
-        compile_seconds: what its first generation took beyond the second; 0 where nothing is compiled.
+        decoder: the decoder.
+        loop: engine whose parts are timed: the decoder itself, or for the baseline an engine at gamma 0.
+        runs: timed batches, `runs[repeat][batch]`.
+        beside: every run with the times of the loop's parts, taken right after it.
+        compile_seconds: extra time of the first generations over the second ones; 0 if nothing is compiled.
     """
 
     name: str
@@ -64,24 +73,32 @@ class Contender:
     decoder: Decoder
     loop: Engine | None = None
     runs: list[list[Timed]] = field(default_factory=list)
-    beside: list[tuple[Timed, Parts]] = field(default_factory=list)
+    beside: list[tuple[Timed, PartTimes]] = field(default_factory=list)
     compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender's figures. Ratios are above 1 where it is the faster one; None where there is none.
+    """Results of one contender. Speedups above 1 mean that it is faster; None: not available.
 
     Attributes:
-        ms: milliseconds per token, prompts' reading included; median over repeats.
-        low, high: the fastest and the slowest repeat.
-        decode_ms: the same without reading the prompts.
-        over: ratio to others of this run, end to end: HF generate, HF assisted at the same gamma, and the yardstick in
-            the same mode, whose ratio is without reading the prompts, as everywhere.
-        attainable: what a loop without cost would reach over that yardstick.
-        efficiency: measured over attainable. Either loop is held against its own parts, timed right after it, so that
-            the machine's pace, which changes within seconds, is the same for both.
-        stages_ms: by stage over all prompts; medians.
+        temperature: sampling temperature.
+        name: name of the contender.
+        mode: mode of the contender.
+        ms: milliseconds per token, prefill included; median over repeats.
+        low: ms of the fastest repeat.
+        high: ms of the slowest repeat.
+        decode_ms: milliseconds per token without prefill; median over repeats.
+        over: speedups over others: end to end over HF generate and HF assisted (equal gamma), and without prefill, as
+            in all records, over the baseline in the same mode.
+        zero_overhead: zero-overhead speedup over that baseline.
+        efficiency: measured over zero-overhead speedup. Each loop is compared with its own parts, timed right after
+            it, because the machine's speed drifts within seconds.
+        tau: tokens per round.
+        d: drafting time per round in one-row target passes.
+        v: time of a round's target pass in one-row target passes.
+        compile_seconds: as in `Contender`.
+        stages_ms: milliseconds by stage over all prompts; medians over repeats.
     """
 
     temperature: float
@@ -92,7 +109,7 @@ class Row:
     high: float
     decode_ms: float
     over: dict[str, float]
-    attainable: float | None = None
+    zero_overhead: float | None = None
     efficiency: float | None = None
     tau: float | None = None
     d: float | None = None
@@ -102,9 +119,9 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """As it is shown, under the headings of COLUMNS."""
-        figures = [self.over.get("hf_generate"), self.over.get("hf_assisted"), self.over.get("yardstick")]
-        figures += [self.attainable, self.efficiency, self.tau, self.d, self.v]
+        """Formatted cells in the order of COLUMNS."""
+        figures = [self.over.get("hf_generate"), self.over.get("hf_assisted"), self.over.get("baseline")]
+        figures += [self.zero_overhead, self.efficiency, self.tau, self.d, self.v]
         return [
             f"{self.temperature:g}",
             self.name,
@@ -119,7 +136,7 @@ class Row:
 def contenders(
     cfg: DictConfig, target: Target, drafters: dict[str, Drafter], sampling: Sampling
 ) -> Iterator[Contender]:
-    """All that are to be compared at one temperature."""
+    """Build all contenders at one temperature."""
     for mode in cfg.modes:
         compiled = mode == "compiled"
         plain = Autoregressive(target=target, sampling=sampling, compiled=compiled)
@@ -127,10 +144,10 @@ def contenders(
             name: build_engine(cfg, drafter, target, sampling, compiled=compiled) for name, drafter in drafters.items()
         }
         loop = drafting_nothing(next(iter(engines.values()))) if engines else None
-        yield Contender(YARDSTICK, mode, plain, loop=loop)
+        yield Contender(BASELINE, mode, plain, loop=loop)
         for name, engine in engines.items():
             yield Contender(name, mode, engine, loop=engine)
-    # Hugging Face would need padding for a batch, and ends rows at other strings than ours.
+    # Hugging Face pads batches and handles stop strings differently.
     if cfg.hugging_face and cfg.batch_size == 1 and not cfg.stop_strings:
         gamma = build(cfg.gamma).max_gamma
         yield Contender("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
@@ -151,19 +168,19 @@ def contenders(
 
 
 class Contest:
-    """The contenders at one temperature, taking turns on the same prompts."""
+    """Interleaved timing of all contenders at one temperature on the same prompts."""
 
     def __init__(self, all_of_them: list[Contender], target: Target, sampling: Sampling, plan: Plan):
         self.contenders = all_of_them
         self._target, self._sampling, self._plan = target, sampling, plan
-        self._alone = {mode: Alone(target, compiled=mode == "compiled") for mode in MODES}
+        self._timers = {mode: PartTimer(target, compiled=mode == "compiled") for mode in MODES}
 
     def run(self) -> list[Row]:
-        """Warm up, time interleaved, each beside its parts; the figures of each."""
+        """Warm up, time the contenders interleaved with their parts, and return a row for each."""
         batches = self._plan.batches()
         for contender in self.contenders:
             announce(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generations")
-            self._tell_costs(contender, batches[0])
+            self._measure_costs(contender, batches[0])
             for batch in batches:
                 first, again = (self._timed(contender, batch) for _ in range(2))
                 if contender.mode == "compiled":
@@ -171,7 +188,7 @@ class Contest:
                 if contender.loop:
                     self._parts(contender, contender.loop, batch, again)
         for repeat in range(self._plan.repeats):
-            # Whoever comes first in one repeat comes last in another.
+            # Rotate and reverse the order, so that no contender is always first.
             order = self.contenders[repeat:] + self.contenders[:repeat]
             for contender in self.contenders:
                 contender.runs.append([])
@@ -183,23 +200,23 @@ class Contest:
                         contender.beside.append((run, self._parts(contender, contender.loop, batch, run)))
         return [self._row(contender) for contender in self.contenders]
 
-    def _tell_costs(self, contender: Contender, batch: Batch) -> None:
-        """Let a gamma policy that asks know what drafting and the target's passes cost, after the prompts."""
+    def _measure_costs(self, contender: Contender, batch: Batch) -> None:
+        """Pass costs of drafting and of target passes, timed after the prompts, to a policy with `use_costs`."""
         if contender.loop and (use_costs := getattr(contender.loop.gamma_policy, "use_costs", None)):
-            alone, room = self._alone[contender.mode], self._plan.stopping.max_new_tokens
+            timer, room = self._timers[contender.mode], self._plan.stopping.max_new_tokens
             prompts = [self._target.as_prompt(prompt) for prompt in batch.prompts]
-            parts = time_parts(contender.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, alone=alone, room=room)
+            parts = time_parts(contender.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, timer=timer, room=room)
             use_costs(parts.costs)
 
-    def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> Parts:
-        """The parts of a round, in the middle of what was just decoded."""
+    def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> PartTimes:
+        """Time the parts of a round in the middle of the tokens just decoded."""
         return time_parts_amid(
             loop,
             batch.prompts,
             run.generation.tokens,
             seeds=batch.seeds,
             repeats=PART_REPEATS,
-            alone=self._alone[contender.mode],
+            timer=self._timers[contender.mode],
             max_new_tokens=self._plan.stopping.max_new_tokens,
         )
 
@@ -224,26 +241,26 @@ class Contest:
         )
 
     def _over(self, contender: Contender) -> dict[str, float]:
-        """Ratios repeat by repeat, because a machine that is slow in one is slow for all; then their medians."""
+        """Speedups over other contenders: medians of ratios per repeat, which cancel machine drift."""
         ratios = {}
         for other in self.contenders:
-            if other is contender or other.name not in ("hf_generate", "hf_assisted", YARDSTICK):
+            if other is contender or other.name not in ("hf_generate", "hf_assisted", BASELINE):
                 continue
-            if other.name == YARDSTICK and other.mode != (contender.mode or "eager"):
+            if other.name == BASELINE and other.mode != (contender.mode or "eager"):
                 continue
-            ms = decode_ms if other.name == YARDSTICK else end_to_end_ms
+            ms = decode_ms if other.name == BASELINE else end_to_end_ms
             pairs = zip(other.runs, contender.runs, strict=True)
             ratios[other.name] = statistics.median(ms(theirs) / ms(ours) for theirs, ours in pairs)
         return ratios
 
     def _explained(self, contender: Contender, engine: Engine) -> dict[str, float | None]:
-        """What theory makes of the parts of its rounds."""
+        """Zero-overhead speedup, efficiency, tau, d and v, from counts and part times."""
         tally = engine.new_tally(detailed=False)
         for run in contender.runs[0]:
             assert run.generation.tally is not None
             tally.add(run.generation.tally)
-        yardstick = next(c for c in self.contenders if (c.name, c.mode) == (YARDSTICK, contender.mode))
-        loops = (yardstick, contender)
+        baseline = next(c for c in self.contenders if (c.name, c.mode) == (BASELINE, contender.mode))
+        loops = (baseline, contender)
         metrics = all_metrics(
             contender.name,
             tally,
@@ -251,12 +268,12 @@ class Contest:
             {each.name: each.runs for each in loops},
             {},
         )
-        names = {"attainable": "speedup/attainable", "efficiency": "efficiency", "tau": "tau", "d": "d", "v": "v"}
+        names = {"zero_overhead": "speedup/zero_overhead", "efficiency": "efficiency", "tau": "tau", "d": "d", "v": "v"}
         return {ours: metrics.get(name) for ours, name in names.items()}
 
 
 def _stages_ms(runs: list[list[Timed]]) -> dict[str, float]:
-    """Milliseconds by stage over all prompts; medians over repeats."""
+    """Milliseconds by stage, summed over all prompts; medians over repeats."""
     stages = {stage for repeat in runs for run in repeat for stage in run.stages}
     return {
         stage: 1000 * statistics.median(sum(run.stages.get(stage, 0.0) for run in repeat) for repeat in runs)
@@ -283,18 +300,18 @@ def check_before_loading(cfg: DictConfig) -> None:
         raise ValueError(f"modes is {cfg.modes!r}, but {reason}; or set modes=[eager]")
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="benchmark")
+@command("benchmark")
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         check_before_loading(cfg)
         started = time.perf_counter()
         samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-        target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, Kept())
+        target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, ResourceCache())
         rows: list[Row] = []
         for sampling in samplings:
             field_of = list(contenders(cfg, target, drafters, sampling))
             rows += Contest(field_of, target, sampling, plan).run()
-            torch._dynamo.reset()  # programs of this temperature are not needed again
+            torch._dynamo.reset()  # frees the compiled graphs of this temperature
         folder = Path(HydraConfig.get().runtime.output_dir)
         about = provenance(target.device) | {
             "seconds": time.perf_counter() - started,
@@ -302,12 +319,12 @@ def main(cfg: DictConfig) -> None:
         }
         write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
         console = Console(width=None if sys.stdout.isatty() else 170)
-        console.print(shown(table(rows), title="ms per token, and how many times faster than others it is"))
+        console.print(shown(table(rows), title="ms per token, and speedups over other decoders"))
         print(f"benchmark.json, benchmark.md, benchmark.png: {folder}")
 
 
 def write(rows: list[Row], folder: Path, about: dict, config: object) -> None:
-    """The rows as JSON, for a document, and as a picture."""
+    """Write the rows as JSON, as Markdown and as a plot."""
     record = {"about": about, "config": config, "rows": [asdict(row) for row in rows]}
     (folder / "benchmark.json").write_text(json.dumps(record, indent=1))
     (folder / "benchmark.md").write_text(markdown(table(rows)), encoding="utf-8")

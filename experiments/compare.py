@@ -1,85 +1,90 @@
-"""The main job: every drafter side by side. `python -m experiments.compare`, or records=SOURCE to look again."""
+"""Compare all drafters: `python -m experiments.compare`, or with records=SOURCE report earlier records again."""
 
 import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.assemble import build_sampling, build_subject, build_tracker, prepare, register_resolvers
-from experiments.entry_point import one_line_errors, status
-from experiments.kept import Kept
-from experiments.knobs import check_kind
-from experiments.measurement import Subject, measure
-from experiments.publish import mirror, mirror_untold, print_report
-from experiments.records import Record, load_records
+from experiments.config.builders import build_candidate, build_sampling, build_tracker, prepare, register_resolvers
+from experiments.config.cli_errors import one_line_errors, status
+from experiments.config.command import command
+from experiments.config.option_checks import check_kind
+from experiments.measurement.bench import measure
+from experiments.measurement.plan import Candidate
+from experiments.measurement.resource_cache import ResourceCache
+from experiments.reporting.publish import mirror, mirror_missing, print_report
+from experiments.results.record import Record
+from experiments.results.records import load_records
 
-PROJECT = "wandb:"  # what records= begins with where it names a W&B project
+PROJECT = "wandb:"  # prefix of records= for a W&B project
 
 register_resolvers()
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="compare")
+@command("compare")
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
         check_publish(cfg)
-        earlier = None if cfg.against is None else read_records("against", str(cfg.against))
+        earlier = None if cfg.compare_to is None else read_records("compare_to", str(cfg.compare_to))
         if cfg.records is not None:
             records = read_records("records", str(cfg.records))
             if cfg.publish:
-                mirror_untold(Path(cfg.records), build_tracker(cfg, Kept()))
-            print_report(records, folder, source=str(cfg.records), against=earlier)
+                mirror_missing(Path(cfg.records), build_tracker(cfg, ResourceCache()))
+            print_report(records, folder, source=str(cfg.records), compare_to=earlier)
             return
-        subjects: list[Subject] = []
+        candidates: list[Candidate] = []
         records = []
         try:
-            for subject, record in measure_all(cfg, folder):
-                subjects.append(subject)
+            for candidate, record in measure_all(cfg, folder):
+                candidates.append(candidate)
                 records += [record] if record else []
         finally:
-            # Also when something stopped the run: what is finished is shown.
-            print_report(records, folder, against=earlier)
-        for subject in subjects:
-            subject.raise_error()
+            # Report the finished records of an interrupted run too.
+            print_report(records, folder, compare_to=earlier)
+        for candidate in candidates:
+            candidate.raise_error()
 
 
-def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Subject, Record | None]]:
-    """Every drafter at every temperature, with its record unless it failed; drafters and target are built once."""
+def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Candidate, Record | None]]:
+    """Measure every drafter at every temperature; yield candidates with their records, None if failed.
+
+    Drafters and target are built once.
+    """
     check_temperatures(cfg)
-    kept = Kept()
-    tracker = build_tracker(cfg, kept)
+    resources = ResourceCache()
+    tracker = build_tracker(cfg, resources)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, kept)
+    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, resources)
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
-        subjects = [
-            build_subject(
+        candidates = [
+            build_candidate(
                 point_cfg, name, drafter, target, sampling, study="compare", folder=folder, compiled=plan.compiled
             )
             for name, drafter in drafters.items()
         ]
-        mirror(measure(subjects, target, sampling, plan, kept), tracker, folder=folder)
-        if not sys.stdout.isatty():  # where no bar is seen
+        mirror(measure(candidates, target, sampling, plan, resources), tracker, folder=folder)
+        if not sys.stdout.isatty():  # no progress bar
             print(f"T={sampling.temperature:g} is measured", flush=True)
-        yield from ((subject, subject.record) for subject in subjects)
+        yield from ((candidate, candidate.record) for candidate in candidates)
 
 
 def read_records(key: str, source: str) -> list[Record]:
-    """Read records from a folder, be they a run's own or those of offline W&B runs, or from a W&B project.
+    """Read records from a run's folder, from a folder of offline W&B runs, or from a W&B project.
 
     Args:
-        key: of the yaml, which names the source.
+        key: yaml key of the source, for errors.
         source: a folder, wandb:entity/project or wandb:entity/project/study.
 
     Raises:
-        ValueError, OSError: there are none, or they cannot be read.
+        ValueError, OSError: there are no records, or they cannot be read.
     """
     if source.startswith(PROJECT):
-        from experiments.wandb_reading import read_project  # takes a second, which nobody else should wait
+        from experiments.tracking.wandb_reading import read_project  # a slow import
 
         with status(f"reading {source}"):
             records = read_project(key, source.removeprefix(PROJECT))
@@ -96,7 +101,7 @@ def read_records(key: str, source: str) -> list[Record]:
 def check_publish(cfg: DictConfig) -> None:
     """
     Raises:
-        ValueError: it is neither true nor false, or true where there is no folder of records.
+        ValueError: publish is not a bool, or is true while `records` is no folder.
     """
     check_kind("publish", cfg.publish, [bool])
     if cfg.publish and (cfg.records is None or str(cfg.records).startswith(PROJECT)):
@@ -106,7 +111,7 @@ def check_publish(cfg: DictConfig) -> None:
 def check_temperatures(cfg: DictConfig) -> None:
     """
     Raises:
-        ValueError: they are not a list of temperatures.
+        ValueError: `temperatures` is not a non-empty list of numbers >= 0.
     """
     temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
     if not temperatures or not all(type(value) in (int, float) and 0 <= value < math.inf for value in temperatures):

@@ -1,19 +1,18 @@
-"""Images as tokens: digits that plain and speculative decoding finish, drawn beside the real ones.
+"""Images as tokens: digits completed by plain and speculative decoding, drawn below the real ones.
 
-Run `python -m experiments.draw_digits`; conf/draw_digits.yaml says with which models.
+Run `python -m experiments.draw_digits`; conf/draw_digits.yaml sets the models.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import hydra
 import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
-from experiments.assemble import (
+from experiments.config.builders import (
     build,
     build_engine,
     build_prompts,
@@ -24,22 +23,23 @@ from experiments.assemble import (
     check_parts,
     register_resolvers,
 )
-from experiments.entry_point import one_line_errors, status
-from experiments.picture_style import INK
-from framework.autoregressive import Autoregressive
-from framework.prompts.digits import LEVELS, SIDE, Digits, levels_of
+from experiments.config.cli_errors import one_line_errors, status
+from experiments.config.command import command
+from experiments.corpora.digits import LEVELS, SIDE, Digits, levels_of
+from experiments.reporting.plots.picture_style import INK
+from framework.decoding.autoregressive import Autoregressive
 
 register_resolvers()
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Three texts for every prompt, and what the speculative ones took.
+    """Three texts per prompt, and the counts of speculative decoding.
 
     Attributes:
-        rows: by what the picture calls them.
-        given: rows of pixels that the prompts hold.
-        words: counts, for people.
+        rows: texts by label in the figure: real, target, speculative.
+        given: pixel rows in each prompt.
+        words: one-line summary of the counts.
     """
 
     rows: dict[str, list[str]]
@@ -48,13 +48,13 @@ class Drawn:
 
 
 def draw(cfg: DictConfig) -> Drawn:
-    """Decode the same prompts plainly and speculatively, with the same seeds.
+    """Decode the same prompts with the same seeds, plainly and speculatively.
 
     Raises:
         ValueError, OSError, ImportError: the message names the yaml key.
     """
     check_basics(
-        cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "prompts.first_tokens", "target.context"]
+        cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "prompts.max_prompt_tokens", "target.context"]
     )
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
@@ -96,7 +96,7 @@ def draw(cfg: DictConfig) -> Drawn:
 
 
 def picture(drawn: Drawn) -> Figure:
-    """A column for every prompt; a line under what was given."""
+    """Draw a column per prompt, with a line below the given pixel rows."""
     columns = len(drawn.rows["real"])
     figure = Figure(figsize=(0.55 * columns + 1, 0.62 * len(drawn.rows)), layout="constrained")
     axes = figure.subplots(len(drawn.rows), columns, squeeze=False)
@@ -112,12 +112,12 @@ def picture(drawn: Drawn) -> Figure:
 
 
 def _pixels(text: str) -> np.ndarray:
-    """[8, 8] levels; blank where a text ends early or says something that is no pixel."""
+    """[8, 8] grey levels; 0 after a text's end and for characters that are no pixel."""
     known = [LEVELS.find(character) for character in text[1 : SIDE * SIDE + 1]]
     return np.array([max(level, 0) for level in known] + [0] * (SIDE * SIDE - len(known))).reshape(SIDE, SIDE)
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="draw_digits")
+@command("draw_digits")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="nothing was kept"):
         drawn = draw(cfg)

@@ -1,36 +1,36 @@
-"""Text as it is decoded, coloured by who produced it: `python -m experiments.generate prompt="def quicksort("`."""
+"""Decode one prompt and colour its tokens by producer: `python -m experiments.generate prompt="def quicksort("`."""
 
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from experiments.api import build_pair
-from experiments.assemble import register_resolvers
-from experiments.completion import Completion
-from experiments.entry_point import one_line_errors
-from experiments.knobs import check_kind
-from framework.producer import Producer
+from experiments.config.builders import register_resolvers
+from experiments.config.cli_errors import one_line_errors
+from experiments.config.command import command
+from experiments.config.option_checks import check_kind
+from experiments.reporting.completion import Completion
+from framework.metrics.producer import Producer
 
 register_resolvers()
 
-# One is underlined, so that they can be told apart without colours, too.
+# Replaced tokens are also underlined, to be visible without colours.
 STYLES: dict[Producer, str] = {"accepted": "green", "replaced": "red underline", "bonus": "cyan", "plain": ""}
 LEGEND = Text(" · ").join(Text(producer, style) for producer, style in STYLES.items() if style)
-# A model may write control characters; a terminal would obey them.
+# Control characters in a model's output must not reach the terminal.
 VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="generate")
+@command("generate")
 def run(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="what was decoded stands above"):
+    with one_line_errors(interrupted="the text decoded so far is above"):
         prompt = prompt_of(cfg)
         completions = build_pair(cfg).stream(prompt)
         console = Console(highlight=False)
@@ -41,25 +41,25 @@ def run(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Whatever stands behind `prompt=` is the prompt: parentheses, commas and quotes mean nothing to Hydra there."""
+    """Quote the value of `prompt=` for Hydra, so that parentheses, commas and quotes are taken literally."""
     sys.argv = [_quoted(argument) if argument.startswith("prompt=") else argument for argument in sys.argv]
     run()
 
 
 def _quoted(argument: str) -> str:
     key, text = argument.split("=", 1)
-    # In Hydra's quotes a backslash is itself, but before a quote or at the end.
+    # In Hydra's quotes a backslash is literal, except before a quote or at the end.
     return f"{key}='" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
 
 
 def prompt_of(cfg: DictConfig) -> str:
-    """The text to go on with: given, from a file, or piped in.
+    """Read the prompt from the config, a file or standard input.
 
     Raises:
-        ValueError, OSError: there is none, or more than one.
+        ValueError, OSError: there is no prompt, there are two, or the file cannot be read.
     """
     given = OmegaConf.to_container(cfg, resolve=False)
-    assert isinstance(given, dict)  # as it was typed: a ${ in it is no interpolation
+    assert isinstance(given, dict)  # unresolved: a ${ in the prompt is no interpolation
     prompt = given["prompt"]
     check_kind("prompt", prompt, [str, type(None)])
     check_kind("prompt_file", cfg.prompt_file, [str, type(None)])
@@ -70,12 +70,12 @@ def prompt_of(cfg: DictConfig) -> str:
     elif prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read()
     if not prompt:
-        raise ValueError('there is no text to go on with; set prompt="..." or prompt_file=FILE, or pipe it in')
+        raise ValueError('there is no prompt; set prompt="..." or prompt_file=FILE, or pipe a text in')
     return prompt
 
 
 def write(completions: Iterator[Completion]) -> Completion:
-    """For files and other programs: what is decoded and nothing else, as it comes."""
+    """Stream only the decoded text to standard output, for files and other programs."""
     written = 0
     for completion in completions:
         print("".join(token.text for token in completion.tokens[written:]), end="", flush=True)
@@ -85,8 +85,8 @@ def write(completions: Iterator[Completion]) -> Completion:
 
 
 def show_live(completions: Iterator[Completion], console: Console) -> Completion:
-    """For a person: prompt and text in colours, and below them, as long as they grow, how well it goes."""
-    line, shown = Text(), 0  # the last line, which is not finished; and how many tokens are in it or above
+    """Show prompt and text in colours on a terminal, with a status line below while decoding."""
+    line, shown = Text(), 0  # the unfinished last line; the number of tokens shown so far
     try:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             for completion in completions:
@@ -99,8 +99,8 @@ def show_live(completions: Iterator[Completion], console: Console) -> Completion
                 if finished:
                     live.console.print(Text("\n").join(finished), soft_wrap=True)
                 live.update(Group(line, Text(), _standing(completion)), refresh=True)
-            live.update(Text())  # it is erased line by line, and must not be taller than the terminal
-    finally:  # also of a text that was interrupted
+            live.update(Text())  # Live erases line by line, and its content must not exceed the terminal's height
+    finally:  # after an interrupt too
         console.print(line, soft_wrap=True)
     return completion
 

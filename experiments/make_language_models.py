@@ -1,31 +1,46 @@
 """Train a language model and its drafter from scratch on any text, for unconditional generation.
 
-Run `python -m experiments.make_language_models`; conf/language_models.yaml says on which text. Killed runs resume from
-their last checkpoint in `workdir`.
+Run `python -m experiments.make_language_models`; conf/language_models.yaml sets the text. Killed runs resume from their
+last checkpoint in `workdir`.
 """
 
 import json
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
-from experiments.assemble import build, register_resolvers
-from experiments.entry_point import one_line_errors
-from experiments.knobs import check_kind
-from experiments.pretraining import TokenisedText, Windows, encode, made_with, spread, train_models, train_tokenizer
-from framework.whole_numbers import check_whole
+from experiments.config.builders import build, register_resolvers
+from experiments.config.cli_errors import one_line_errors
+from experiments.config.command import command
+from experiments.config.option_checks import check_kind
+from experiments.trainer.pretraining import (
+    TokenisedText,
+    Windows,
+    encode,
+    made_with,
+    sample_evenly,
+    train_models,
+    train_tokenizer,
+)
+from framework.core.option_error import options_under
+from framework.core.validation import check_whole
+from framework.prompts.prompt_source import PromptSource
 
 register_resolvers()
 
 
+def _texts(source: PromptSource, key: str) -> list[str]:
+    with options_under(key):
+        return [text.text for text in source.texts()]
+
+
 def read_text(cfg: DictConfig) -> TokenisedText:
-    """The texts of the two sources, tokenised.
+    """Read and tokenise the training and held-out texts.
 
     Raises:
-        ValueError: one of them is too short.
+        ValueError: one of them is too short for a window.
     """
-    training, held_out = ([text.text for text in build(cfg[part].source).texts()] for part in ("train", "held_out"))
+    training, held_out = (_texts(build(cfg[part].source), f"{part}.source") for part in ("train", "held_out"))
     tokenizer = train_tokenizer(training, cfg.vocabulary, every_byte=cfg.every_byte)
     stream, unseen = (encode(tokenizer, texts) for texts in (training, held_out))
     if len(stream) <= cfg.data.window + 1:
@@ -33,14 +48,14 @@ def read_text(cfg: DictConfig) -> TokenisedText:
     return TokenisedText(
         tokenizer=tokenizer,
         windows=Windows([stream], [1.0], cfg.data.window, cfg.seed, cfg.data.stride),
-        held_out=spread(unseen, cfg.data.window, cfg.data.stride),
+        held_out=sample_evenly(unseen, cfg.data.window, cfg.data.stride),
         bytes_per_token=sum(len(text.encode()) for text in held_out) / len(unseen),
     )
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="language_models")
+@command("language_models")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
+    with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         check_kind("every_byte", cfg.every_byte, [bool])
         check_whole("data.stride", cfg.data.stride, least=1, most=cfg.data.window + 1)
         Path(cfg.workdir).mkdir(parents=True, exist_ok=True)

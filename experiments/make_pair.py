@@ -1,39 +1,39 @@
 """Train an encoder-decoder pair from scratch: a tokenizer, a T5 target, and drafters distilled from it.
 
-Run `python -m experiments.make_pair`; any source of texts with references will do (conf/pair.yaml). Killed runs resume
-from their last checkpoint in `workdir`.
+Run `python -m experiments.make_pair`; conf/pair.yaml sets the source, which may be any with references. Killed runs
+resume from their last checkpoint in `workdir`.
 """
 
 import json
 from pathlib import Path
 
-import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
 from tokenizers import processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from experiments.assemble import build, register_resolvers
-from experiments.entry_point import one_line_errors
-from experiments.pairs import Pairs, read_pairs
-from experiments.pretraining import byte_level_bpe, fit, ship
-from experiments.quality import quality
-from framework.autoregressive import Autoregressive
-from framework.pretrained import load_target
+from experiments.config.builders import build, register_resolvers
+from experiments.config.cli_errors import one_line_errors
+from experiments.config.command import command
+from experiments.measurement.quality import quality
+from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.pretraining import byte_level_bpe, fit, ship
+from framework.core.sampling import Sampling
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.stopping import Stopping
+from framework.models.pretrained import load_target
 from framework.prompts.prompt_source import Text
-from framework.sampling import Sampling
-from framework.stopping import Stopping
-from framework.trainable import FILLER, model_inputs, texts_of
+from framework.training.trainable import FILLER, model_inputs, texts_of
 
 register_resolvers()
 
-PAD, END = "<pad>", "</s>"  # the first two ids, as in T5; pad also begins a text
-SENTENCES_PER_BATCH = 64  # decoded at once, to be scored
+PAD, END = "<pad>", "</s>"  # ids 0 and 1, as in T5; pad is also the decoder's start token
+SENTENCES_PER_BATCH = 64  # for decoding the scored translations
 
 
 def train_tokenizer(pairs: list[Text], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of both languages; a text is followed by the end-of-text token."""
+    """Train a byte-level BPE tokenizer on both sides; it appends the end-of-text token to every text."""
     sides = (side for pair in pairs for side in (pair.text, str(pair.reference)))
     tokenizer = byte_level_bpe(sides, vocabulary, [PAD, END])
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 1)])
@@ -43,7 +43,7 @@ def train_tokenizer(pairs: list[Text], vocabulary: int) -> PreTrainedTokenizerFa
 
 
 class PairTraining:
-    """A Trainable: a T5 fitted to the texts that answer sources, or to a teacher's law of them."""
+    """Trainable of a T5 model, trained on the references or, given a teacher, by distillation."""
 
     def __init__(self, model: T5ForConditionalGeneration, teacher: T5ForConditionalGeneration | None):
         self.module: nn.Module = model
@@ -61,7 +61,7 @@ class PairTraining:
         return found
 
     def _losses(self, tokens: Tensor) -> dict[str, Tensor]:
-        """nats per token, of the text or of the teacher's law; and beside a teacher, how much of its law is shared."""
+        """Loss in nats per token and, with a teacher, the overlap alpha with its distribution."""
         next_tokens = texts_of(tokens)[:, 1:]
         known = (next_tokens != FILLER).float()
         log_q = _logits(self.model, tokens).log_softmax(-1)
@@ -79,7 +79,7 @@ class PairTraining:
 
 
 def _logits(model: T5ForConditionalGeneration, pairs: Tensor) -> Tensor:
-    """[B, T - 1, V] float32: of every token of the texts but the last."""
+    """[B, T - 1, V] float32 logits after every token of the texts except the last."""
     return model(**model_inputs(pairs), use_cache=False).logits[:, :-1].float()
 
 
@@ -97,8 +97,8 @@ def make_model(config: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: int
 
 
 def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
-    """BLEU and chrF of a finished model's likeliest translations."""
-    target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="fused", context=None)
+    """BLEU and chrF of a trained model's greedy translations."""
+    target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="auto", context=None)
     plain = Autoregressive(target=target, sampling=Sampling(temperature=0))
     stopping = Stopping(max_new_tokens=int(cfg.data.longest), eos_ids=(target.tokenizer.eos_token_id,))
     texts: list[str] = []
@@ -110,7 +110,7 @@ def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
 
 
 def make_pair(cfg: DictConfig) -> None:
-    """Train what is not trained yet, and write the finished models with their provenance."""
+    """Train the models, resuming from checkpoints, and write them with their provenance."""
     device = torch.device(cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(cfg.threads)
     folder, workdir = Path(cfg.folder), Path(cfg.workdir)
@@ -124,23 +124,23 @@ def make_pair(cfg: DictConfig) -> None:
         Pairs(texts, tokenizer, start=[tokenizer.pad_token_id], longest=cfg.data.longest, length="data.longest")
         for texts in (training, held_out)
     )
-    sample = unseen.spread(len(unseen)).to(device)
+    sample = unseen.sample_evenly(len(unseen)).to(device)
 
     facts: dict = {"command": "python -m experiments.make_pair", "config": OmegaConf.to_container(cfg, resolve=True)}
     facts |= {"torch": torch.__version__, "pairs": len(data), "held_out_pairs": len(unseen)}
     teacher = None
     for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
         model = make_model(recipe.config, tokenizer, cfg.seed).to(device)
-        fitting = fit(
+        trainer = fit(
             name, PairTraining(model, teacher), recipe, cfg, window=cfg.data.longest, held_out=sample,
             batch=lambda step, size: data.drawn(size, seed=cfg.seed, step=step), made_of={"pairs": len(data)},
         )  # fmt: skip
         shipped = ship(model, tokenizer, folder / name)
         facts[name] = {
-            "steps": fitting.step,
-            "seconds": round(fitting.seconds),
+            "steps": trainer.step,
+            "seconds": round(trainer.seconds),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **fitting.history[-1],
+            **trainer.history[-1],
             **score(folder / name, held_out[: cfg.data.scored_pairs], cfg),
         }
         print(name, json.dumps(facts[name]), flush=True)
@@ -149,9 +149,9 @@ def make_pair(cfg: DictConfig) -> None:
     (folder / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="pair")
+@command("pair")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
+    with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         make_pair(cfg)
 
 

@@ -7,34 +7,34 @@ import json
 import sys
 from pathlib import Path
 
-import hydra
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedTokenizerFast
 
-from experiments.entry_point import one_line_errors
-from experiments.help_text import register_help
-from experiments.pretraining import (
+from experiments.config.cli_errors import one_line_errors
+from experiments.config.command import command
+from experiments.config.help_text import register_help
+from experiments.corpora.python_corpus import Corpus, read_python_corpus
+from experiments.corpora.standard_library import StandardLibrary
+from experiments.trainer.pretraining import (
     TokenisedText,
     Windows,
     encode,
     lengthened,
     made_with,
-    spread,
+    sample_evenly,
     train_models,
     train_tokenizer,
 )
-from experiments.python_corpus import Corpus, read_python_corpus
-from framework.prompts.standard_library import StandardLibrary
 
 register_help()
 
 
 def prepare_data(cfg: DictConfig) -> dict:
-    """Tokenise the Python sources of this machine into cfg.workdir, once.
+    """Tokenise the Python sources of this machine into cfg.workdir, unless done before.
 
     Returns:
-        their provenance.
+        Provenance of the corpus.
     """
     workdir = Path(cfg.workdir)
     prepared = workdir / "data.json"
@@ -64,19 +64,19 @@ def prepare_data(cfg: DictConfig) -> dict:
 
 
 def read_text(folder: Path, data: DictConfig, seed: int) -> TokenisedText:
-    """What `prepare_data` wrote into a folder, in windows as data has them."""
+    """Load the output of `prepare_data` from a folder as windows, sized and mixed by `data`."""
     share = data.standard_library_share
     training = [np.load(folder / f"{name}.npy") for name in ("standard_library", "packages")]
     return TokenisedText(
         tokenizer=PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"),
         windows=Windows(training, [share, 1 - share], data.window, seed),
-        held_out=spread(np.load(folder / "held_out.npy"), data.window),
+        held_out=sample_evenly(np.load(folder / "held_out.npy"), data.window),
         bytes_per_token=json.loads((folder / "data.json").read_text())["bytes_per_held_out_token"],
     )
 
 
 def train_zoo(cfg: DictConfig) -> None:
-    """Train what is not trained yet, on short texts and then on longer ones, and write models and provenance."""
+    """Train all models on short and then on longer texts, resuming from checkpoints; write models and provenance."""
     workdir = Path(cfg.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     corpus = prepare_data(cfg)
@@ -94,15 +94,15 @@ def train_zoo(cfg: DictConfig) -> None:
 
 
 def _merged(cfg: DictConfig, *changes: DictConfig | dict[str, str]) -> DictConfig:
-    """A config of its own, which may have keys that cfg has not."""
+    """Merge changes into a copy of cfg; they may add keys."""
     merged = OmegaConf.merge(OmegaConf.to_container(cfg), *changes)
     assert isinstance(merged, DictConfig)
     return merged
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="zoo")
+@command("zoo")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
+    with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         train_zoo(cfg)
 
 

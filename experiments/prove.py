@@ -1,4 +1,4 @@
-"""Prove losslessness: `python -m experiments.prove` prints the matrix and the negative controls, and keeps both."""
+"""Prove losslessness: `python -m experiments.prove` prints and saves the matrix and the negative controls."""
 
 import json
 import sys
@@ -6,33 +6,35 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import hydra
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from experiments.assemble import register_resolvers
-from experiments.entry_point import one_line_errors, status
-from experiments.knobs import check_kind
-from experiments.negative_controls import Caught, controls
-from experiments.proof_matrix import FALSE_ALARM, Cell, Prover
-from framework.conformance.verifier_checks import ROUNDING, SAMPLINGS
-from framework.whole_numbers import check_whole
+from experiments.config.builders import register_resolvers
+from experiments.config.cli_errors import one_line_errors, status
+from experiments.config.command import command
+from experiments.config.option_checks import check_kind
+from experiments.proof.negative_controls import Caught, controls
+from experiments.proof.proof_matrix import FALSE_ALARM, Cell, Prover
+from framework.conformance.standard_cases import ROUNDING_OF
+from framework.conformance.verifier_checks import SAMPLINGS
+from framework.core.validation import check_whole
 
-LEAST_SAMPLES = 20_000  # with fewer, most continuations are too rare to be counted by themselves
-MOST_CONTINUATIONS = 20_000  # that a chi-square test counts
+LEAST_SAMPLES = 20_000  # with fewer, most continuations are too rare for a bin of their own
+MOST_CONTINUATIONS = 20_000  # counted by a chi-square test
 
 register_resolvers()
 
 
 def cell_table(title: str, cells: Sequence[Cell], parts: Sequence[str]) -> Table:
-    """One row per combination of parts, which are attributes of a cell; one column per sampling setting."""
+    """Table with a row per combination of `parts` (attributes of a cell) and a column per sampling setting."""
     table = Table(title=title)
     table.caption = (
-        "total variation by enumeration, p of the chi-square test over so many sequences (above T=0 a tenth of them "
-        "for rules other than the drafter's usual one); "
-        f"broken: total variation > {ROUNDING:g}, or p < {FALSE_ALARM:g}"
+        "total variation by enumeration, p of the chi-square test over the number of sequences in the header (above "
+        "T=0 a tenth of them for rules other than the drafter's default); "
+        f"broken: total variation > {ROUNDING_OF[torch.float64]:g}, or p < {FALSE_ALARM:g}"
     )
     settings = [setting for setting in SAMPLINGS if any(cell.sampling == setting for cell in cells)]
     for part in parts:
@@ -56,8 +58,8 @@ def _words(cell: Cell) -> str:
 
 
 def control_table(found: Sequence[Caught]) -> Table:
-    """One row per fault."""
-    table = Table(title="Faults put in on purpose")
+    """Table with a row per fault."""
+    table = Table(title="Injected faults")
     for column in ("fault", "measured", "without", "with it", ""):
         table.add_column(column)
     for control in found:
@@ -66,10 +68,10 @@ def control_table(found: Sequence[Caught]) -> Table:
     return table
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="prove")
+@command("prove")
 def main(cfg: DictConfig) -> None:
     path = Path(HydraConfig.get().runtime.output_dir) / "proof.json"
-    with one_line_errors(interrupted=f"what was shown so far is in {path}"):
+    with one_line_errors(interrupted=f"the cells so far are in {path}"):
         check_whole("samples", cfg.samples, least=LEAST_SAMPLES, most=10**8)
         check_whole("vocabulary", cfg.vocabulary, least=3, most=MOST_CONTINUATIONS)
         check_whole("max_gamma", cfg.max_gamma, least=1, most=10)
@@ -77,7 +79,7 @@ def main(cfg: DictConfig) -> None:
         if cfg.vocabulary ** (cfg.max_gamma + 4) > MOST_CONTINUATIONS:
             raise ValueError(
                 f"vocabulary is {cfg.vocabulary} and max_gamma {cfg.max_gamma}; allowed: vocabulary to the power of "
-                f"max_gamma + 4 at most {MOST_CONTINUATIONS:,}, which is how many continuations are counted"
+                f"max_gamma + 4 at most {MOST_CONTINUATIONS:,}, the number of continuations that a test counts"
             )
         prover = Prover(samples=cfg.samples, vocabulary=cfg.vocabulary, gamma=cfg.max_gamma, thorough=cfg.thorough)
         matrix: list[Cell] = []
@@ -90,7 +92,7 @@ def main(cfg: DictConfig) -> None:
                     _save(path, matrix + policies, found)
                     done = f"{len(matrix + policies)} cells"
                     doing.update(f"{done}: {cell.drafter}, {cell.verifier}, {cell.gamma_policy}, {cell.sampling}")
-            doing.update("putting in faults")
+            doing.update("injecting faults")
             found += [Caught.of(control) for control in controls()]
             _save(path, matrix + policies, found)
         console = Console(width=None if sys.stdout.isatty() else 170)

@@ -1,38 +1,45 @@
-"""Tokens per pass if the target wrote the references: `python -m experiments.replay` for drafters that copy."""
+"""Tokens per pass of copying drafters, if the target generated the references: `python -m experiments.replay`."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from experiments.assemble import build, build_prompts, build_target, check_basics, register_resolvers
-from experiments.cells import Cells, markdown, shown
-from experiments.entry_point import one_line_errors, status
-from framework.cached_lm import CachedLM
-from framework.drafter import Drafter, drafts_on_host
-from framework.engine import Engine
-from framework.reference_model import ReferenceModel
-from framework.sampling import Sampling
-from framework.stopping import Stopping
-from framework.tally import Tally
-from framework.target import Target
+from experiments.config.builders import (
+    build,
+    build_prompts,
+    build_target,
+    build_with_target,
+    check_basics,
+    register_resolvers,
+)
+from experiments.config.cli_errors import one_line_errors, status
+from experiments.config.command import command
+from experiments.reporting.tables.text_table import Cells, markdown, shown
+from framework.conformance.scripted_model import ScriptedModel
+from framework.core.drafter import Drafter, drafts_on_host
+from framework.core.sampling import Sampling
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.metrics.tally import Tally
+from framework.models.cached_lm import CachedLM
+from framework.models.target import Target
 
 register_resolvers()
 
 
 def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
-    """Every drafter at every value of what is varied: the value, the drafter's name, and what was counted.
+    """Decode with every drafter at every value of the varied key; yield value, drafter name and tally.
 
     Raises:
-        ValueError: a prompt without a reference, a drafter that drafts on the device or a tree, or a wrong setting.
+        ValueError: a prompt has no reference, a drafter drafts on the device or drafts trees, or an option is wrong.
     """
-    check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.first_tokens", "target.context"))
+    check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.max_prompt_tokens", "target.context"))
     varied = variations(cfg)
     for each in varied.values():
         build(each.prompts.source), build(each.gamma), [build(node) for node in each.drafters.values()]
@@ -41,7 +48,9 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
     with status("loading the target's tokenizer"):
         target = build_target(cfg)
     for value, each in varied.items():
-        drafters: dict[str, Drafter] = {str(name): build(node)(target=target) for name, node in each.drafters.items()}
+        drafters: dict[str, Drafter] = {
+            str(name): build_with_target(build(node), node, target) for name, node in each.drafters.items()
+        }
         for name, drafter in drafters.items():
             if not drafts_on_host(drafter) or hasattr(drafter, "num_nodes"):
                 raise ValueError(
@@ -60,49 +69,50 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
 
 
 def variations(cfg: DictConfig) -> dict[str, DictConfig]:
-    """The config with every value of what is varied, by that value.
+    """Configs by value of the varied key.
 
     Raises:
-        ValueError: what is varied is no key, or has no values.
+        ValueError: the varied key does not exist, or has no values.
     """
     if cfg.vary is None:
         return {"": cfg}
-    if not isinstance(cfg.vary, DictConfig) or not OmegaConf.is_list(cfg.vary.get("over")) or not cfg.vary.over:
-        raise ValueError(f"vary is {cfg.vary}; allowed: a key and, as over, a list of its values; or vary=null")
+    if not isinstance(cfg.vary, DictConfig) or not OmegaConf.is_list(cfg.vary.get("values")) or not cfg.vary["values"]:
+        raise ValueError(f"vary is {cfg.vary}; allowed: a key and, as values, a list of its values; or vary=null")
     if OmegaConf.select(cfg, str(cfg.vary.key)) is None:
         raise ValueError(
-            f"vary.key is {cfg.vary.key!r}, which this config does not have; allowed: one it has, or vary=null"
+            f"vary.key is {cfg.vary.key!r}, which this config does not have; allowed: a key of this config, or "
+            "vary=null"
         )
     found = {}
-    for value in cfg.vary.over:
+    for value in cfg.vary["values"]:
         found[str(value)] = cfg.copy()
         OmegaConf.update(found[str(value)], cfg.vary.key, value)
     return found
 
 
 def references(cfg: DictConfig, target: Target) -> tuple[list[list[int]], Target]:
-    """The prompts, and a target that answers each with its reference.
+    """Return the prompts, and a scripted target that answers each with its reference.
 
     Raises:
-        ValueError: a prompt has none, or the tokenizer no end.
+        ValueError: a prompt has no reference, or the tokenizer no end-of-text token.
     """
     end = target.tokenizer.eos_token_id
     if end is None:
-        raise ValueError("target has a tokenizer without an end-of-text token; allowed: one that has it")
+        raise ValueError("target has a tokenizer without an end-of-text token; allowed: a tokenizer with one")
     answers = {}
     for prompt in build_prompts(cfg, target).prompts:
         if prompt.reference is None:
-            raise ValueError(f"prompt {prompt.name} has no reference to be written; allowed: prompts=typos, docstrings")
+            raise ValueError(f"prompt {prompt.name} has no reference; allowed: prompts=typos, docstrings")
         answer = target.tokenizer(prompt.reference, add_special_tokens=False)["input_ids"]
         answers[prompt.tokens] = answer[: cfg.max_new_tokens]
-    model = ReferenceModel(
+    model = ScriptedModel(
         answers, end=end, vocabulary_size=target.vocabulary_size, context=target.model.context + cfg.max_new_tokens
     )
     return [list(tokens) for tokens in answers], replace(target, model=cast(CachedLM, model))
 
 
 def table(rows: list[tuple[str, str, Tally]], varied: str) -> Cells:
-    """alpha and tau, and how much of what was drafted was kept."""
+    """Table of alpha, tau and the accepted share of drafted tokens."""
     cells = [[varied, "drafter", "α", "τ", "nodes per pass", "kept of drafted", "passes"]]
     for value, name, tally in rows:
         metrics, drafted, passes = tally.metrics(), tally.num_drafted, tally.num_passes
@@ -112,7 +122,7 @@ def table(rows: list[tuple[str, str, Tally]], varied: str) -> Cells:
     return cells
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="replay")
+@command("replay")
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)

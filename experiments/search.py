@@ -1,4 +1,4 @@
-"""Search for the settings that decode fastest: `python -m experiments.search`. Killed, the same command goes on."""
+"""Search for the fastest settings: `python -m experiments.search`. The same command resumes a killed search."""
 
 import shlex
 import sys
@@ -15,69 +15,70 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
-from experiments.assemble import register_resolvers
-from experiments.cells import Cells, markdown, shown
-from experiments.entry_point import one_line_errors
-from experiments.kept import Kept
+from experiments.config.builders import register_resolvers
+from experiments.config.cli_errors import one_line_errors
+from experiments.config.command import command
 from experiments.measure import error_on_disk, measure_point
-from experiments.publish import relative
-from experiments.studies import Budget, fail_unfinished, gaussian_process, open_study
-from framework.tracker import JsonlTracker, write_json
-from framework.whole_numbers import check_whole
+from experiments.measurement.resource_cache import ResourceCache
+from experiments.reporting.publish import relative
+from experiments.reporting.tables.text_table import Cells, markdown, shown
+from experiments.tracking.tracker import JsonlTracker, write_json
+from experiments.tuning.optuna_study import Budget, fail_unfinished, gaussian_process, open_study
+from framework.core.validation import check_whole
 
 STUDY = "speed"
 METRIC, SECONDS = "speedup/measured", "seconds"
-LEAST_PROMPTS = 3  # before that no trial is ended
-OF_THE_SEARCH = ("over", "trials", "minutes", "unpruned", "folder")  # keys that no point knows
-MAY_GROW = ("trials", "minutes", "folder")  # keys that the same search may have other values of
+LEAST_PROMPTS = 3  # no trial is ended before this many prompts
+OF_THE_SEARCH = ("search_space", "trials", "minutes", "startup_trials", "folder")  # not part of a point's config
+MAY_GROW = ("trials", "minutes", "folder")  # may change when a search is resumed
 ENDS = {TrialState.COMPLETE: "measured", TrialState.PRUNED: "ended early", TrialState.FAIL: "failed"}
 
 register_resolvers()
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="search")
+@command("search")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="the same command goes on with the search"):
+    with one_line_errors(interrupted="the same command resumes the search"):
         study = search(cfg)
         show(study, Path(cfg.folder))
 
 
 def search(cfg: DictConfig) -> optuna.Study:
-    """Measure points until the budget is spent: those that a Gaussian process over the measured ones expects most of.
+    """Measure points, chosen by a Gaussian process over the measured ones, until the budget is spent.
 
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
     budget, space = Budget(cfg.trials, cfg.minutes), check_space(cfg)
-    check_whole("unpruned", cfg.unpruned, least=0, most=10**6)
+    check_whole("startup_trials", cfg.startup_trials, least=0, most=10**6)
     check_whole("seed", cfg.seed, least=0, most=2**31)
-    folder, kept = Path(cfg.folder), Kept()
+    folder, resources = Path(cfg.folder), ResourceCache()
     made_of = {str(key): value for key, value in _plain(cfg).items() if key not in MAY_GROW}
     study = open_study(folder, STUDY, direction="maximize", made_of=made_of)
     for trial in fail_unfinished(study):
         study.enqueue_trial(trial.params)
     ended = study.get_trials(deepcopy=False, states=tuple(ENDS))
-    # Another seed after every resumption: the same one would draw the same points again.
+    # The seed changes on every resumption; the same seed would propose the same points again.
     study.sampler = gaussian_process(cfg.seed + len(ended), deterministic=False)
-    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=cfg.unpruned, n_warmup_steps=LEAST_PROMPTS)
-    while budget.share_spent(len(trials := judged(study)), sum(trial.user_attrs[SECONDS] for trial in trials)) < 1:
-        measure_trial(cfg, study, study.ask(), space, kept)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=cfg.startup_trials, n_warmup_steps=LEAST_PROMPTS)
+    while budget.share_spent(len(trials := evaluated(study)), sum(trial.user_attrs[SECONDS] for trial in trials)) < 1:
+        measure_trial(cfg, study, study.ask(), space, resources)
     return study
 
 
 def check_space(cfg: DictConfig) -> dict[str, Any]:
-    """What is searched over, by the key it is set with.
+    """Return the search space by config key.
 
     Raises:
-        ValueError: neither a list nor a range, or a key that the command sets as well.
+        ValueError: a value is neither a list nor a range, or the command line sets the key as well.
     """
-    space: dict[str, Any] = _plain(cfg)["over"]
+    space: dict[str, Any] = _plain(cfg)["search_space"]
     set_by_hand = {override.split("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     for key, values in space.items():
         if not (_is_range(values) or (isinstance(values, list) and values)):
-            raise ValueError(f"over.{key} is {values!r}; allowed: a list, or {{low: 1, high: 8, step: 1}}")
+            raise ValueError(f"search_space.{key} is {values!r}; allowed: a list, or {{low: 1, high: 8, step: 1}}")
         if key in set_by_hand:
-            raise ValueError(f"{key} is set, and over.{key} searches for it; leave out one of them")
+            raise ValueError(f"{key} is set, and search_space.{key} searches for it; leave out one of them")
     return space
 
 
@@ -88,18 +89,18 @@ def _is_range(values: Any) -> bool:
 
 
 def measure_trial(
-    cfg: DictConfig, study: optuna.Study, trial: optuna.Trial, space: Mapping[str, Any], kept: Kept
+    cfg: DictConfig, study: optuna.Study, trial: optuna.Trial, space: Mapping[str, Any], resources: ResourceCache
 ) -> None:
-    """Measure one point, and tell the study how it ended: with a record, early, or by an error that is on the disk."""
+    """Measure one point and report its end to the study: a record, an early end, or an error (in error.json)."""
     begun, folder = time.perf_counter(), Path(cfg.folder) / f"trial-{trial.number:04d}"
     chosen = {key: suggest(trial, key, values) for key, values in space.items()}
     print(f"trial {trial.number}: {in_words(chosen)}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     state, speedup = TrialState.FAIL, None
-    with point_config(chosen) as point_cfg, suppress(Exception), error_on_disk(point_cfg, folder, kept):
+    with point_config(chosen) as point_cfg, suppress(Exception), error_on_disk(point_cfg, folder, resources):
         try:
-            (record,) = measure_point(point_cfg, folder, kept, EndedEarly(trial))
-            speedup = record["metrics"][METRIC]
+            (record,) = measure_point(point_cfg, folder, resources, EndedEarly(trial))
+            speedup = record.metrics[METRIC]
             state = TrialState.COMPLETE
         except optuna.TrialPruned:
             state = TrialState.PRUNED
@@ -109,7 +110,7 @@ def measure_trial(
 
 
 class EndedEarly(JsonlTracker):
-    """Writes a point's files, and tells the search after every prompt how fast it goes; the search may end it there."""
+    """Tracker that writes a point's files and reports its speedup after every prompt, where the search may prune it."""
 
     def __init__(self, trial: optuna.Trial):
         super().__init__()
@@ -119,17 +120,17 @@ class EndedEarly(JsonlTracker):
     def log_prompt(self, row: dict[str, Any]) -> None:
         """
         Raises:
-            optuna.TrialPruned: the point is slower so far than half of the others were.
+            optuna.TrialPruned: the point is slower so far than the median of the other trials at this prompt.
         """
         super().log_prompt(row)
         self._rows.append(row)
-        plain, ours = (sum(row[key] for row in self._rows) for key in ("yardstick_seconds", "seconds"))
+        plain, ours = (sum(row[key] for row in self._rows) for key in ("baseline_seconds", "seconds"))
         self._trial.report(plain / ours, step=len(self._rows))
         if self._trial.should_prune():
             raise optuna.TrialPruned
 
     def fail(self, error: BaseException) -> None:
-        """An end that was meant is no error."""
+        """Close the files without an error if the trial was pruned."""
         if isinstance(error, optuna.TrialPruned):
             self.close()
         else:
@@ -138,7 +139,7 @@ class EndedEarly(JsonlTracker):
 
 @contextmanager
 def point_config(chosen: Mapping[str, Any]) -> Iterator[DictConfig]:
-    """What the command line would compose with these overrides as well; Hydra's own part of it is where points look."""
+    """Compose the command line's config with further overrides, and set it as Hydra's global config for the block."""
     hydra_config = HydraConfig.instance()
     ours, given = hydra_config.cfg, HydraConfig.get().overrides
     config = hydra.compose(
@@ -160,24 +161,24 @@ def suggest(trial: optuna.Trial, key: str, values: Any) -> Any:
 
 
 def in_words(chosen: Mapping[str, Any]) -> str:
-    """As overrides for the command line."""
+    """Format as command-line overrides."""
     return " ".join(f"{key}={'null' if value is None else value}" for key, value in chosen.items())
 
 
-def judged(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials that came to an end; what a kill left unfinished is none of them."""
+def evaluated(study: optuna.Study) -> list[FrozenTrial]:
+    """Finished trials, without those left unfinished by a kill."""
     return [trial for trial in study.get_trials(deepcopy=False, states=tuple(ENDS)) if SECONDS in trial.user_attrs]
 
 
 def show(study: optuna.Study, folder: Path) -> None:
-    """Print and save all trials, the fastest first, and how to measure the best one again.
+    """Print and save all trials, fastest first, with the command that measures the best one again.
 
     Raises:
-        ValueError: none was measured to its end.
+        ValueError: no trial was measured to its end.
     """
-    # The study gives a trial that was ended early the last value it told.
-    speedups = {each.number: each.value for each in judged(study) if each.state is TrialState.COMPLETE}
-    trials = sorted(judged(study), key=lambda each: -(speedups.get(each.number) or 0.0))
+    # Optuna gives a pruned trial its last reported value.
+    speedups = {each.number: each.value for each in evaluated(study) if each.state is TrialState.COMPLETE}
+    trials = sorted(evaluated(study), key=lambda each: -(speedups.get(each.number) or 0.0))
     keys = list(trials[0].params)
     cells: Cells = [["trial", "", "speedup", *keys, "seconds"]]
     for each in trials:

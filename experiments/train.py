@@ -1,4 +1,4 @@
-"""Train a drafter for a target: `python -m experiments.train drafter=medusa`. Killed, the same command goes on."""
+"""Train a drafter for a target: `python -m experiments.train drafter=medusa`. The same command resumes a killed run."""
 
 import json
 from collections.abc import Callable
@@ -6,24 +6,33 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.assemble import build, build_prompts, build_target, check_basics, register_resolvers, yamls
-from experiments.entry_point import is_point_of_sweep, one_line_errors, status
-from experiments.fitting import Fitting, Recipe
-from experiments.pairs import Pairs, read_pairs
-from experiments.provenance import provenance
-from experiments.publish import mirror_training, relative
-from experiments.training_data import Samples, Windows, stream_of_samples, stream_of_texts
-from experiments.trainings import PROVENANCE_FILE, print_trainings, read_trainings, write_trainings
-from framework.target import Target
-from framework.tracker import TrainingTracker
-from framework.trainable import Trainable
-from framework.whole_numbers import check_whole
+from experiments.config.builders import (
+    build,
+    build_prompts,
+    build_target,
+    build_with_target,
+    check_basics,
+    register_resolvers,
+    yamls,
+)
+from experiments.config.cli_errors import is_point_of_sweep, one_line_errors, status
+from experiments.config.command import command
+from experiments.reporting.publish import mirror_training, relative
+from experiments.results.provenance import provenance
+from experiments.tracking.tracker import TrainingTracker
+from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.trainer import Recipe, Trainer
+from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
+from experiments.trainer.trainings import PROVENANCE_FILE, print_trainings, read_trainings, write_trainings
+from framework.core.option_error import options_under
+from framework.core.validation import check_whole
+from framework.models.target import Target
+from framework.training.trainable import Trainable
 
 register_resolvers()
 
@@ -36,10 +45,10 @@ INSTEAD = {
 
 
 def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
-    """Fit what conf/training describes to the config's text, and write it to a folder with its provenance.
+    """Train the trainable of conf/training on the config's text; write weights and provenance to a folder.
 
     Returns:
-        the provenance.
+        The provenance.
 
     Raises:
         ValueError, OSError: the message names the yaml key.
@@ -49,49 +58,76 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
         torch.set_num_threads(cfg.threads)
     with status("loading the target"):
         target = build_target(cfg)
-    # What does not fit, or does not suit the checkpoint, is said now, not after hours of sampling.
-    context = target.model.context
-    if recipe.window > context:
-        raise ValueError(f"training.window is {recipe.window}; allowed: at most the target's context, {context}")
-    is_sampled = cfg.data == "samples"
-    samples.check_lengths(context=context, window=recipe.window if is_sampled else None)
+    # Check lengths and the checkpoint's settings before hours of sampling.
+    check_lengths(cfg, recipe, samples, target)
     torch.manual_seed(cfg.seed)
-    trainable = factory(target=target)
-    sides = [2] if target.model.text_start else []
-    trainable.loss(torch.zeros(1, *sides, recipe.window, dtype=torch.int64, device=target.device))
-    made_of = {
-        "target": target.fingerprint,
-        "seed": cfg.seed,
-        "trainable": OmegaConf.to_container(cfg.training.trainable),
-        "data": cfg.data,
-    } | ({"samples": asdict(samples)} if is_sampled else {})
-    fitting = Fitting(trainable, recipe, file=folder / "checkpoint.pt", made_of=made_of)
+    trainable = build_with_target(factory, cfg.training.trainable, target)
+    check_window(trainable, recipe, target)
+    trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=_made_of(cfg, samples, target))
     text = _text(cfg, target, samples, recipe)
-    fitting.agree({"text": text.fingerprint()})
+    trainer.agree({"text": text.fingerprint()})
     held_out = _held_out(cfg, target, samples, recipe)
-    tested = held_out.spread(cfg.held_out_windows).to(target.device)
-    fitting.run(lambda step: text.drawn(recipe.batch, seed=cfg.seed, step=step).to(target.device), tested)
+    tested = held_out.sample_evenly(cfg.held_out_windows).to(target.device)
+    trainer.run(lambda step: text.drawn(recipe.batch, seed=cfg.seed, step=step).to(target.device), tested)
     trainable.save(folder, tested)
+    measures = {"tokens": tested.numel(), "fingerprint": held_out.fingerprint()} | trainable.evaluate(tested)
     made = provenance(target.device)
     facts = {
         "command": made["command"],
         "versions": made["versions"],
         "drafter": drafter,
         "target_fingerprint": target.fingerprint,
-        "text": {"tokens": text.num_tokens, "fingerprint": text.fingerprint()},
-        "steps": fitting.step,
-        "tokens": fitting.step * recipe.batch * recipe.window,
-        "seconds": round(fitting.seconds),
-        "held_out": {"tokens": tested.numel(), "fingerprint": held_out.fingerprint()} | trainable.evaluate(tested),
-        "history": fitting.history,
-        "config": OmegaConf.to_container(cfg),  # paths as they were written, not where they led to on this machine
-    }
+    } | _facts(cfg, trainer, text, measures)
     (folder / PROVENANCE_FILE).write_text(json.dumps(facts, indent=1) + "\n")
     return facts
 
 
+def check_lengths(cfg: DictConfig, recipe: Recipe, samples: Samples, target: Target) -> None:
+    """
+    Raises:
+        ValueError: a window or a text to be generated exceeds the target's context.
+    """
+    context = target.model.context
+    if recipe.window > context:
+        raise ValueError(f"training.window is {recipe.window}; allowed: at most the target's context, {context}")
+    samples.check_lengths(context=context, window=recipe.window if cfg.data == "samples" else None)
+
+
+def check_window(trainable: Trainable, recipe: Recipe, target: Target) -> None:
+    """
+    Raises:
+        ValueError: a window is too short or too long for the trainable.
+    """
+    sides = [2] if target.model.text_start else []
+    with options_under("training"):
+        trainable.loss(torch.zeros(1, *sides, recipe.window, dtype=torch.int64, device=target.device))
+
+
+def _made_of(cfg: DictConfig, samples: Samples, target: Target) -> dict[str, Any]:
+    """Settings that the result depends on, without the text's fingerprint, which is known later."""
+    return {
+        "target": target.fingerprint,
+        "seed": cfg.seed,
+        "trainable": OmegaConf.to_container(cfg.training.trainable),
+        "data": cfg.data,
+    } | ({"samples": asdict(samples)} if cfg.data == "samples" else {})
+
+
+def _facts(cfg: DictConfig, trainer: Trainer, text: Windows | Pairs, held_out: dict[str, Any]) -> dict[str, Any]:
+    """Facts of a finished training: text, steps, time, config and held-out measures."""
+    return {
+        "text": {"tokens": text.num_tokens, "fingerprint": text.fingerprint()},
+        "steps": trainer.step,
+        "tokens": trainer.step * trainer.recipe.batch * trainer.recipe.window,
+        "seconds": round(trainer.seconds),
+        "held_out": held_out,
+        "history": trainer.history,
+        "config": OmegaConf.to_container(cfg),  # unresolved, so that paths do not depend on this machine
+    }
+
+
 def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples, Callable[..., Trainable]]:
-    """Everything that can be wrong without a model, and what is built without one.
+    """Run all checks that need no model; return the recipe, the samples and the trainable's factory.
 
     Raises:
         ValueError, OSError: the message names the yaml key.
@@ -103,7 +139,7 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
         )
     if cfg.data not in DATA:
         raise ValueError(f"data is {cfg.data!r}; allowed: {', '.join(DATA)}")
-    of_prompts = [f"{group}.{knob}" for group in ("prompts", "held_out") for knob in ("count", "first_tokens")]
+    of_prompts = [f"{group}.{option}" for group in ("prompts", "held_out") for option in ("count", "max_prompt_tokens")]
     check_basics(cfg, {"seed": 0}, or_null=of_prompts)
     check_whole("held_out_windows", cfg.held_out_windows, least=1, most=10_000)
     for key in ("prompts", "held_out"):
@@ -113,25 +149,25 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
 
 
 def _text(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows | Pairs:
-    """All there is to train on."""
+    """Read or generate the training data."""
     if target.model.text_start:
         return _pairs(cfg, "prompts", target, recipe)
     if cfg.data == "texts":
         with status("reading prompts"):
-            stream = stream_of_texts(build(cfg.prompts.source), target)
+            stream = _stream(cfg, "prompts", target)
         return Windows(stream, recipe.window, text="prompts.source")
     stream = _sampled(cfg, "prompts", target, samples)
-    return Windows(stream, recipe.window, text="what the target wrote (samples.count, samples.new_tokens)")
+    return Windows(stream, recipe.window, text="the target's own text (samples.count, samples.new_tokens)")
 
 
 def _pairs(cfg: DictConfig, key: str, target: Target, recipe: Recipe) -> Pairs:
     """
     Raises:
-        ValueError: the target is to write its own text, or texts have no references.
+        ValueError: `data` is "samples", or a text has no reference.
     """
     if cfg.data == "samples":
         raise ValueError(
-            "data is 'samples'; allowed for a target with an encoder: texts, which are those with references"
+            "data is 'samples'; allowed for a target with an encoder: texts, from a source with references"
         )
     with status(f"reading {key}"):
         texts = read_pairs(build(cfg[key].source), text=f"{key}.source")
@@ -139,39 +175,46 @@ def _pairs(cfg: DictConfig, key: str, target: Target, recipe: Recipe) -> Pairs:
 
 
 def _held_out(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows | Pairs:
-    """Just enough to evaluate on.
+    """Read or generate just enough held-out data for evaluation.
 
-    Whatever is trained on, the target's own text is what a drafter meets, and what makes trainings comparable. Of a
-    target with an encoder it is the references.
+    It is always the target's own text, which is what a drafter meets in use, so that trainings on different data are
+    comparable. For a target with an encoder it is the references.
     """
     if target.model.text_start:
         return _pairs(cfg, "held_out", target, recipe)
     count = -(-cfg.held_out_windows * recipe.window // samples.new_tokens)
     share = -(-count // len(samples.temperatures))  # a batch has one temperature
     stream = _sampled(cfg, "held_out", target, replace(samples, count=count, batch=min(samples.batch, share)))
-    return Windows(stream, recipe.window, text="what the target wrote of held_out.source (held_out_windows)")
+    return Windows(stream, recipe.window, text="the target's own text from held_out.source (held_out_windows)")
+
+
+def _stream(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
+    source = build(cfg[key].source)
+    with options_under(f"{key}.source"):
+        return stream_of_texts(source, target)
 
 
 def _sampled(cfg: DictConfig, key: str, target: Target, samples: Samples) -> np.ndarray:
     with status(f"reading {key}"):
         begun = _begun(cfg, key, target, samples)
-    print(f"the target writes {samples.count} texts from {key}; those on the disk are not written again", flush=True)
+    print(f"the target generates {samples.count} texts from {key}; cached ones are reused", flush=True)
     return stream_of_samples(begun, target, samples, folder=Path(cfg.folder) / "samples")
 
 
 def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[list[int]]:
-    """What the target is to continue."""
+    """Token ids of the prompts that the target continues."""
     if samples.prompt_tokens is None:
         node = OmegaConf.create({"prompts": cfg[key], "max_new_tokens": samples.new_tokens})
         return [list(prompt.tokens) for prompt in build_prompts(node, target).prompts]
-    stream = stream_of_texts(build(cfg[key].source), target)
-    windows = Windows(stream, samples.prompt_tokens, text=f"{key}.source", length="samples.prompt_tokens")
+    windows = Windows(
+        _stream(cfg, key, target), samples.prompt_tokens, text=f"{key}.source", length="samples.prompt_tokens"
+    )
     return windows.drawn(samples.count, seed=cfg.seed, step=0).tolist()
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+@command("train")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="the same command goes on from the last checkpoint"):
+    with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
         trained = choices["training"]
         tracker: TrainingTracker = build(cfg.tracker)
@@ -180,7 +223,7 @@ def main(cfg: DictConfig) -> None:
         write_trainings(Path(HydraConfig.get().sweep.dir) if is_point_of_sweep() else folder)
         print_trainings(read_trainings(folder))
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
-        group = cfg.training.loaded_by.split(".")[0]  # of yaml files, one of which loads what was trained
+        group = cfg.training.loaded_by.split(".")[0]  # the config group whose yaml loads the trained weights
         loads = [f"{group}={trained}", f"{cfg.training.loaded_by}={relative(folder)}"]
         print(" ".join(["Next: python -m experiments.measure", *target, *loads]))
 

@@ -1,6 +1,6 @@
-"""The sweeper of `experiments.measure -m`: a killed sweep goes on, and a point that fails ends nothing but itself.
+"""Sweeper of `experiments.measure -m`: resumes a killed sweep, and continues after a failed point.
 
-It lies here because Hydra looks for sweepers nowhere else; a folder of this name must not have an `__init__.py`.
+Hydra finds sweepers only in a package named hydra_plugins, which must not have an `__init__.py`.
 """
 
 import warnings
@@ -13,16 +13,16 @@ from hydra.core.utils import JobReturn
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from experiments.entry_point import one_line_errors
-from experiments.kept import kept_by_process
-from experiments.publish import mirror_untold, print_report
-from experiments.ranks import started_together
-from experiments.records import load_records
-from experiments.sweeps import Sweep, check_cores, claim, error_of, set_aside
+from experiments.config.cli_errors import one_line_errors
+from experiments.measurement.ranks import started_together
+from experiments.measurement.resource_cache import process_cache
+from experiments.reporting.publish import mirror_missing, print_report
+from experiments.results.records import load_records
+from experiments.results.sweeps import Sweep, check_cores, claim, error_of, set_aside
 
 
 class ResumingSweeper(BasicSweeper):
-    """Measures what has no record yet, in the folder where the same sweep was left unfinished, if there is one."""
+    """Sweeper that measures points without a record, in the unfinished folder of the same sweep if there is one."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         with one_line_errors(interrupted=None):
@@ -32,8 +32,8 @@ class ResumingSweeper(BasicSweeper):
         assert self.config is not None
         if started_together():
             raise ValueError(
-                "ranks measure one point together, and -m asks for several; leave it out, or give every point ranks of "
-                "its own with hydra/launcher=slurm hydra.launcher.tasks_per_node=N"
+                "ranks measure one point together, and -m requests several; drop -m, or give every point its own ranks "
+                "with hydra/launcher=slurm hydra.launcher.tasks_per_node=N"
             )
         configs, overrides = self._points(arguments)
         check_cores(self.config.hydra.launcher, list(configs.values()))
@@ -48,13 +48,13 @@ class ResumingSweeper(BasicSweeper):
             if done := len(sweep.overrides) - len(lacking):
                 print(
                     f"goes on in {folder}: {done} of {len(sweep.overrides)} points have a record; "
-                    "hydra.sweep.dir=OTHER measures all of them anew",
+                    "set hydra.sweep.dir=OTHER to measure all of them again",
                     flush=True,
                 )
-                self._tell({name: cfg for name, cfg in configs.items() if name not in lacking}, folder)
+                self._mirror_finished({name: cfg for name, cfg in configs.items() if name not in lacking}, folder)
             for name in lacking:
                 set_aside(folder / name)
-            # What shares a target and a drafter is measured in a row, so that either is loaded once.
+            # Points that share a target and a drafter are measured consecutively, so that each model is loaded once.
             seen: dict[str, int] = {}
             lacking.sort(key=lambda name: [seen.setdefault(text, len(seen)) for text in _models(configs[name])])
             results, stopped = self._launch([_in_place(folder, name, overrides[name]) for name in lacking])
@@ -63,15 +63,21 @@ class ResumingSweeper(BasicSweeper):
             lock.release()
         return results
 
-    def _tell(self, finished: dict[str, DictConfig], folder: Path) -> None:
-        """A kill may have come between a point's record and what the tracker was to be told of it."""
-        from experiments.assemble import build_tracker  # takes seconds, and Hydra imports this file for every command
+    def _mirror_finished(self, finished: dict[str, DictConfig], folder: Path) -> None:
+        """Send finished points to the tracker, in case a kill came between record and tracker."""
+        from experiments.config.builders import (
+            build_tracker,  # the import takes seconds, and Hydra imports this file for every command
+        )
 
         for name, cfg in finished.items():
-            mirror_untold(folder / name, build_tracker(cfg, kept_by_process()))
+            mirror_missing(folder / name, build_tracker(cfg, process_cache()))
 
     def _launch(self, jobs: list[list[str]]) -> tuple[list[Sequence[JobReturn]], str]:
-        """Measure; says how it ended, if something other than a point's own error ended it."""
+        """Measure the points.
+
+        Returns:
+            the results; and why the sweep stopped early, "" if it did not. Errors of points do not stop it.
+        """
         assert self.launcher is not None
         results: list[Sequence[JobReturn]] = []
         try:
@@ -79,24 +85,29 @@ class ResumingSweeper(BasicSweeper):
                 results.append(self.launcher.launch(chunk, initial_job_idx=0))
         except KeyboardInterrupt:
             return results, "interrupted; "
-        except Exception as error:  # the launcher's own: a process of its died, or was not to be had
+        except Exception as error:  # the launcher's own error: one of its processes died or did not start
             return results, f"the launcher stopped ({type(error).__name__}: {error}); "
         return results, ""
 
     def _conclude(self, folder: Path, sweep: Sweep, stopped: str) -> None:
-        """Show all records of the sweep.
+        """Report all records of the sweep.
+
+        Args:
+            folder: folder of the sweep.
+            sweep: its points.
+            stopped: why it stopped early; "" if it did not.
 
         Raises:
-            CompactHydraException: there are points without one; it says which, and why.
+            CompactHydraException: some points have no record; the message lists them with the reasons.
         """
         assert self.hydra_context is not None and self.config is not None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of points that failed, which are named below
+            warnings.simplefilter("ignore", RuntimeWarning)  # about failed points, which are listed below
             print_report(load_records(folder), folder)
         if not (lacking := sweep.without_record(folder)):
             return
         if not stopped:
-            # Hydra calls it after a sweep without an error only; tables of what there is are welcome all the same.
+            # Hydra calls it only after a sweep without errors; tables of the finished points are useful anyway.
             self.hydra_context.callbacks.on_multirun_end(config=self.config, config_name=None)
         number = f"{len(lacking)} of {len(sweep.overrides)} points have no record; the same command measures them again"
         shared = set.intersection(*map(set, sweep.overrides.values()))
@@ -107,10 +118,10 @@ class ResumingSweeper(BasicSweeper):
         raise CompactHydraException("\n".join([stopped + number, *lines]))
 
     def _points(self, arguments: list[str]) -> tuple[dict[str, DictConfig], dict[str, list[str]]]:
-        """Every point's configuration, composed, and its overrides, by the name of its folder.
+        """Composed configuration and overrides of every point, each by the name of its folder.
 
         Raises:
-            ValueError: several points would get one folder.
+            ValueError: several points would share a folder.
         """
         assert self.config is not None and self.hydra_context is not None
         loader = self.hydra_context.config_loader
@@ -132,7 +143,7 @@ class ResumingSweeper(BasicSweeper):
 
 
 def _task_text(config: DictConfig) -> str:
-    """Everything a point is configured with, but for Hydra's own settings; interpolations as they are written."""
+    """The configuration of a point as YAML, without Hydra's own settings and with unresolved interpolations."""
     task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     return OmegaConf.to_yaml(task)
 
@@ -142,8 +153,8 @@ def _models(config: DictConfig) -> list[str]:
 
 
 def _in_place(folder: Path, name: str, overrides: list[str]) -> list[str]:
-    """A point's overrides, and where it lies, whatever number the launcher gives it."""
+    """Overrides of a point, with its fixed folder, which is independent of its job number in the launcher."""
     places = {"dir": str(folder), "subdir": name}
-    # In Hydra's grammar a quoted text, in which backslashes and quotes follow a backslash.
+    # Quoted strings of Hydra's grammar: backslashes and quotes are escaped by a backslash.
     quoted = {key: value.replace("\\", "\\\\").replace("'", "\\'") for key, value in places.items()}
     return [*overrides, *(f"hydra.sweep.{key}='{value}'" for key, value in quoted.items())]

@@ -1,4 +1,4 @@
-"""The contracts of drafters and verifiers, executable: run them on a class of your own."""
+"""Executable contracts of drafters and verifiers: run them on your own classes."""
 
 from framework.conformance.drafter_checks import check_drafter
 from framework.conformance.report import Breach, Finding, Report

@@ -1,15 +1,16 @@
-"""What holds for a single draft: shapes, structure, laws. Each function raises Breach where it does not."""
+"""Rules for a single draft: shapes, structure, distributions. A broken rule raises Breach."""
 
 import torch
 
 from framework.conformance.report import require
-from framework.draft import Draft, Law, Shape
+from framework.core.draft import Draft, SamplingScheme, Shape
+from framework.core.draft_faults import probs_fault, structure_fault
 
-SAME_LAW = 1e-5  # of one law that was computed once for each of two siblings, in float32
+SAME_DISTRIBUTION = 1e-5  # largest difference of one distribution computed in float32 for each of two siblings
 
 
 def node_depths(draft: Draft) -> torch.Tensor:
-    """[B, N] int64: 1 for children of pending, one more for each generation after them."""
+    """[B, N] int64: depth of each node, 1 for children of pending."""
     depths = torch.ones_like(draft.tokens)
     for node in range(1, draft.num_nodes):
         parent = draft.parent[:, node]
@@ -19,7 +20,7 @@ def node_depths(draft: Draft) -> torch.Tensor:
 
 
 def require_shapes(draft: Draft, *, num_rows: int, width: int, device: torch.device) -> None:
-    """Tensors of B rows and N nodes, of the right dtype and on the target's device, with ids below `width`."""
+    """Require tensors [B, N] of the right dtype on the target's device, with ids below `width`."""
     nodes = tuple(draft.tokens.shape)
     require(
         len(nodes) == 2 and nodes[0] == num_rows,
@@ -38,46 +39,34 @@ def require_shapes(draft: Draft, *, num_rows: int, width: int, device: torch.dev
     wrong = draft.tokens[(draft.tokens < 0) | (draft.tokens >= width)]
     require(
         not wrong.numel(),
-        f"a node holds token {wrong[:1].tolist()}; allowed: 0 to {width - 1}, in nodes that are not valid, too",
+        f"a node holds token {wrong[:1].tolist()}; allowed: 0 to {width - 1}, also in nodes that are not valid",
     )
 
 
 def require_structure(draft: Draft, *, shape: Shape, gamma: int) -> None:
-    """At most gamma deep, parents before children, valid closed under parents, and a chain where one was declared."""
+    """Require a depth of at most gamma, the declared shape, and no structural fault."""
     if not draft.num_nodes:
         return
-    index = torch.arange(draft.num_nodes, device=draft.parent.device)
     require(
-        bool(((draft.parent >= -1) & (draft.parent < index)).all()),
-        f"parent is {draft.parent[0].tolist()}; a parent comes before its children, and -1 is pending",
+        draft.shape is shape,
+        f"a draft says {draft.shape.name}, and the drafter declares {shape.name}; pass the shape to Draft(shape=...)",
     )
+    fault = structure_fault(draft)
+    require(fault is None, fault or "")
     deepest = int(node_depths(draft).max())
     require(
         deepest <= gamma,
         f"gamma was {gamma}, and a node lies {deepest} deep; draft at most gamma deep, or the buffers overflow",
     )
-    require(
-        draft.shape is shape,
-        f"a draft says {draft.shape.name}, and the drafter declares {shape.name}; hand the shape to Draft(shape=...)",
-    )
-    require(
-        shape is not Shape.CHAIN or bool((draft.parent == index - 1).all()),
-        f"shape is CHAIN, and parent is {draft.parent[0].tolist()}; on a chain node i hangs on node i - 1",
-    )
-    with_pending = torch.cat([torch.ones_like(draft.valid[:, :1]), draft.valid], 1)
-    require(
-        not bool((draft.valid & ~with_pending.gather(1, draft.parent + 1)).any()),
-        "a node is valid whose parent is not; a node can only be offered behind offered nodes",
-    )
 
 
-def require_laws(draft: Draft, *, width: int) -> None:
-    """Probs of drawn tokens are laws over a vocabulary of `width`, and chosen tokens have none."""
+def require_distributions(draft: Draft, *, width: int) -> None:
+    """Require that probs of drawn tokens are distributions over `width` tokens, and that chosen tokens have none."""
     probs, support = draft.probs, draft.support
-    if draft.law is Law.ONE_HOT:
+    if draft.scheme is SamplingScheme.ONE_HOT:
         require(
             probs is None and support is None,
-            "a ONE_HOT draft carries probs or support; leave both None: a chosen token has no law",
+            "a ONE_HOT draft carries probs or support; leave both None: a chosen token has no distribution",
         )
         return
     require(
@@ -90,30 +79,27 @@ def require_laws(draft: Draft, *, width: int) -> None:
         require(probs.shape[2] == width, f"probs has {probs.shape[2]} entries a node; expected {width}")
     else:
         _require_support(support, probs.shape, width)
-    offered = probs[draft.valid]
-    require(
-        bool((offered >= 0).all()) and bool(((offered.sum(1) - 1).abs() < 1e-3).all()),
-        "the probs of an offered node are negative or do not sum to 1; report the law itself, normalised",
-    )
+    fault = probs_fault(draft)
+    require(fault is None, fault or "")
     require(
         bool((draft.prob_of_tokens()[draft.valid] > 0).all()),
-        "an offered token has probability 0 in its own probs; then that is not the law it was drawn from",
+        "an offered token has probability 0 in its own probs; probs must be the distribution it was drawn from",
     )
 
 
-def require_one_law_of_siblings(draft: Draft, *, width: int) -> None:
-    """Offered siblings report the same probs: the law after their parent, whatever their elders drew."""
+def require_one_distribution_of_siblings(draft: Draft, *, width: int) -> None:
+    """Require that offered siblings report equal probs: the distribution after their parent, before any draw."""
     if draft.probs is None or not draft.num_nodes:
         return
-    laws, elders = draft.dense_probs(width), draft.tree.elder & draft.valid.unsqueeze(1)
+    distributions, elders = draft.dense_probs(width), draft.tree.elder & draft.valid.unsqueeze(1)
     first = elders.int().argmax(2)
-    apart = (laws - laws.gather(1, first.unsqueeze(2).expand_as(laws))).abs().amax(2)
+    apart = (distributions - distributions.gather(1, first.unsqueeze(2).expand_as(distributions))).abs().amax(2)
     apart = apart.where(elders.any(2) & draft.valid, 0)
     row, node = divmod(int(apart.argmax()), draft.num_nodes)
     require(
-        bool((apart <= SAME_LAW).all()),
-        f"the probs of node {node} are {apart.max():.2g} from those of its sibling {first[row, node]}; report the law "
-        "after their parent for both. The verifier itself takes out what elder siblings drew",
+        bool((apart <= SAME_DISTRIBUTION).all()),
+        f"the probs of node {node} are {apart.max():.2g} from those of its sibling {first[row, node]}; report the "
+        "distribution after their parent for both. The verifier itself removes the tokens of earlier siblings",
     )
 
 

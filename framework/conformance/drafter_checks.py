@@ -1,4 +1,4 @@
-"""The Drafter contract (framework/drafter.py), executable."""
+"""The Drafter contract (framework/core/drafter.py), executable."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -6,39 +6,39 @@ from typing import cast
 
 import torch
 
-from framework.autoregressive import Autoregressive
-from framework.conformance.draft_rules import (
-    require_laws,
-    require_one_law_of_siblings,
-    require_shapes,
-    require_structure,
-)
-from framework.conformance.drawn_tokens import (
+from framework.conformance.distribution_checks import (
     FALSE_ALARM,
     LEAST_ROWS,
     require_drawn_from_probs,
     require_valid_by_ancestors,
 )
-from framework.conformance.proving_ground import ProvingGround
+from framework.conformance.draft_rules import (
+    require_distributions,
+    require_one_distribution_of_siblings,
+    require_shapes,
+    require_structure,
+)
+from framework.conformance.goodness_of_fit import continuation_distribution, smallest_seen
+from framework.conformance.harness import Harness
 from framework.conformance.report import Check, Report, require, run_checks
-from framework.conformance.rig import PATTERNS, Witness
-from framework.draft import Draft, Law, Shape
-from framework.drafter import Drafter, TreeDrafter, learning_undone, learns
-from framework.equality import differences, within_float32
-from framework.goodness_of_fit import continuation_law, smallest_seen
-from framework.pretrained import fingerprint
-from framework.sampling import Sampling
-from framework.stopping import Stopping
-from framework.target import Target
-from framework.tiny_models import tiny_target
-from framework.verifiers.standard import standard_rule
+from framework.conformance.test_doubles import PATTERNS, Witness
+from framework.conformance.tiny_models import tiny_target
+from framework.core.draft import Draft, SamplingScheme, Shape
+from framework.core.drafter import Drafter, TreeDrafter, learning_undone, learns
+from framework.core.sampling import Sampling
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.stopping import Stopping
+from framework.metrics.equality import differences, within_float32
+from framework.models.pretrained import fingerprint
+from framework.models.target import Target
+from framework.verifiers.default_verifier import default_verifier
 from framework.verifiers.verifier import Verifier
 
 DRAWING, FEW_TOKENS, GREEDY = Sampling(), Sampling(top_k=3), Sampling(temperature=0)
 NEW_TOKENS = 12
-MOST_LAW_GAMMA = 5  # deeper drafts have more continuations than can be counted
-ENTRIES_PER_BATCH = 1_000_000  # of one law; more rows at once are slower, for want of memory near the cores
-LAW_CELLS = 1000  # above so many continuations a law is cut down by top-k
+MOST_ENUMERATED_GAMMA = 5  # deeper drafts have too many continuations to enumerate
+ENTRIES_PER_BATCH = 1_000_000  # batch size times vocabulary; larger batches are slower, since they exceed CPU caches
+MOST_CELLS = 1000  # with more continuations, top-k truncates the distribution
 
 
 def check_drafter(
@@ -49,33 +49,33 @@ def check_drafter(
     gamma: int = 3,
     samples: int = 20_000,
 ) -> Report:
-    """Check a drafter against its contract, by what it declares and never by its name.
+    """Check a drafter against its contract, based on its declarations and not on its name.
 
     Args:
-        factory: builds the drafter: `factory(target=target)`; called several times.
-        target: what to draft for; None takes a tiny random model with a vocabulary of 5.
-        verifier: an exact rule for the drafter's drafts; None takes the standard one.
-        gamma: deepest draft asked for, >= 2.
-        samples: sequences drawn to compare laws; what they can show is said beside each check.
+        factory: constructor of the drafter, `factory(target=target)`; called several times.
+        target: target of the drafts; None: a tiny random model with a vocabulary of 5.
+        verifier: exact rule for the drafter's drafts; None: `default_verifier`.
+        gamma: depth of the deepest draft, >= 2.
+        samples: number of sequences drawn to compare distributions; remarks state the deviation they detect.
 
     Returns:
-        the report; `report.require()` raises if a rule is broken.
+        the report; `report.require()` raises Breach if a rule is broken.
     """
     target = target or tiny_target(vocabulary=5)
     found, drafter = _state(target), factory(target=target)
-    ground = ProvingGround(target=target, verifier=verifier or standard_rule(drafter.law, drafter.shape), gamma=gamma)
+    ground = Harness(target=target, verifier=verifier or default_verifier(drafter.scheme, drafter.shape), gamma=gamma)
     checks = _DrafterChecks(drafter, lambda: factory(target=target), ground, samples, found)
     return run_checks(type(checks.drafter).__name__, list(checks.all()))
 
 
 class _DrafterChecks:
-    """One drafter on its ground, and a method per rule; each raises Breach, and may return a remark."""
+    """One drafter in its harness, with a method per rule; each raises Breach or returns an optional remark."""
 
     def __init__(
         self,
         drafter: Drafter,
         build: Callable[[], Drafter],
-        ground: ProvingGround,
+        ground: Harness,
         samples: int,
         found: dict[str, object],
     ):
@@ -86,18 +86,18 @@ class _DrafterChecks:
         self.tolerance = 1e-4 if self.full_precision else 5e-2
 
     def all(self) -> Iterator[Check]:
-        """The rules that apply, cheap ones first."""
-        yield Check("law, shape and num_uniforms are declared", self.declarations, essential=True)
-        yield Check("drafts have the shapes, dtypes and ids they must", self.shapes, essential=True)
+        """Rules that apply to the drafter, cheap ones first."""
+        yield Check("scheme, shape and num_uniforms are declared", self.declarations, essential=True)
+        yield Check("drafts have the required shapes, dtypes and ids", self.shapes, essential=True)
         yield Check(
             "depth is at most gamma, parents come first, valid is closed under parents", self.structure, essential=True
         )
-        yield Check("probs are laws, and absent exactly where tokens are chosen", self.laws)
-        if self.drafter.law is not Law.ONE_HOT and self.drafter.shape is not Shape.CHAIN:
-            yield Check("siblings report one law, the one after their parent", self.siblings)
+        yield Check("probs are distributions, and absent if and only if tokens are chosen", self.distributions)
+        if self.drafter.scheme is not SamplingScheme.ONE_HOT and self.drafter.shape is not Shape.CHAIN:
+            yield Check("siblings report one distribution, the one after their parent", self.siblings)
         yield Check("the same sequences and uniforms give the same draft", self.repeatable)
         yield Check("rows do not see each other's drafts", self.rows_alone)
-        if self.drafter.law is not Law.ONE_HOT:
+        if self.drafter.scheme is not SamplingScheme.ONE_HOT:
             yield Check("tokens are drawn from the probs that are reported", self.tokens_follow_probs)
             yield Check("whether a node is offered depends on its ancestors only", self.valid_by_ancestors)
         for pattern in PATTERNS:
@@ -107,24 +107,24 @@ class _DrafterChecks:
             )
         yield Check("begin forgets earlier sequences", self.begin_forgets)
         yield Check("the target's passes are those of the target alone", self.target_passes)
-        if self.full_precision:  # in half precision passes of different shape break near-ties differently
+        if self.full_precision:  # in half precision, passes of different shape break near-ties differently
             yield Check("greedy decoding gives the target's own tokens", self.greedy_equals_plain)
-            yield Check("a row decodes alike alone, in any order and in any batch", self.batch_invariant)
-        yield Check("the output follows the target's law", self.output_law)
+            yield Check("a row's tokens are the same alone, in any order and in any batch", self.batch_invariant)
+        yield Check("the output follows the target's distribution", self.output_distribution)
         if learns(self.drafter):
-            yield Check("it can go back to what it had learnt", self.learning_undone)
+            yield Check("load_state_dict undoes later learning", self.learning_undone)
         yield Check("the target is left as it was found", self.target_untouched)
 
     def declarations(self) -> str:
         drafter, gamma = self.drafter, self.ground.gamma
-        for name, kind in (("law", Law), ("shape", Shape)):
+        for name, kind in (("scheme", SamplingScheme), ("shape", Shape)):
             value = getattr(drafter, name, None)
             allowed = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
             require(isinstance(value, kind), f"{name} is {value!r}; set it on the class to one of {allowed}")
         numbers = [drafter.num_uniforms(depth) for depth in range(1, gamma + 1)]
         require(
             all(isinstance(number, int) and number >= 0 for number in numbers) and numbers == sorted(numbers),
-            f"num_uniforms(1...{gamma}) is {numbers}; return whole numbers >= 0 that do not fall as gamma grows",
+            f"num_uniforms(1...{gamma}) is {numbers}; return whole numbers >= 0 that do not decrease with gamma",
         )
         if drafter.shape is not Shape.CHAIN:
             rooms = [getattr(drafter, "num_nodes", lambda depth: None)(depth) for depth in range(1, gamma + 1)]
@@ -132,13 +132,13 @@ class _DrafterChecks:
                 all(isinstance(room, int) and room >= 1 for room in rooms),
                 f"num_nodes(1...{gamma}) is {rooms}; say how many nodes a {drafter.shape.name} of each depth may hold",
             )
-        return f"{drafter.law.name}, {drafter.shape.name}, {numbers[-1]} uniforms for gamma {gamma}"
+        return f"{drafter.scheme.name}, {drafter.shape.name}, {numbers[-1]} uniforms for gamma {gamma}"
 
     # Single drafts
 
     @cached_property
     def drafts(self) -> list[tuple[int, Sampling, Draft]]:
-        """A draft of every depth on ragged prompts, at several settings."""
+        """A draft of every depth for prompts of different lengths, at several sampling settings."""
         return [
             (gamma, sampling, self.ground.draft(self.drafter, self.ground.prompts, sampling, gamma=gamma))
             for sampling in (DRAWING, FEW_TOKENS, GREEDY)
@@ -160,19 +160,23 @@ class _DrafterChecks:
                 "buffers would overflow",
             )
 
-    def laws(self) -> None:
+    def distributions(self) -> None:
         for _, sampling, draft in self.drafts:
-            allowed = {self.drafter.law, Law.ONE_HOT} if sampling.greedy or not draft.num_nodes else {self.drafter.law}
-            require(
-                draft.law in allowed,
-                f"a draft says {draft.law.name} at temperature {sampling.temperature:g}; the class declares "
-                f"{self.drafter.law.name} (at temperature 0, ONE_HOT is allowed as well)",
+            allowed = (
+                {self.drafter.scheme, SamplingScheme.ONE_HOT}
+                if sampling.greedy or not draft.num_nodes
+                else {self.drafter.scheme}
             )
-            require_laws(draft, width=self.target.vocabulary_size)
+            require(
+                draft.scheme in allowed,
+                f"a draft says {draft.scheme.name} at temperature {sampling.temperature:g}; the class declares "
+                f"{self.drafter.scheme.name} (at temperature 0, ONE_HOT is allowed as well)",
+            )
+            require_distributions(draft, width=self.target.vocabulary_size)
 
     def siblings(self) -> None:
         for _, _, draft in self.drafts:
-            require_one_law_of_siblings(draft, width=self.target.vocabulary_size)
+            require_one_distribution_of_siblings(draft, width=self.target.vocabulary_size)
 
     def repeatable(self) -> None:
         for sampling in (DRAWING, GREEDY):
@@ -191,13 +195,13 @@ class _DrafterChecks:
                 self._require_same(
                     together.rows(torch.tensor([row])),
                     self.ground.draft(self.drafter, [prompt], sampling, rows=[row]),
-                    f"row {row} drafts otherwise in a batch than alone; look at positions, masks and padding: rows "
+                    f"row {row} drafts otherwise in a batch than alone; check positions, masks and padding: rows "
                     "have different lengths",
                 )
 
     @cached_property
     def many_drafts(self) -> list[Draft]:
-        """Many drafts after the same tokens, after little and after much text, at several settings."""
+        """Many drafts after the same tokens, for a short and a long prompt, at several sampling settings."""
         num_rows = max(LEAST_ROWS, self.samples // 3)
         prompts = [self.ground.prompts[0], max(self.ground.prompts, key=len)]
         settings = ((prompts[0], DRAWING), (prompts[1], DRAWING), (prompts[0], FEW_TOKENS))
@@ -207,8 +211,8 @@ class _DrafterChecks:
         width, num_rows = self.target.vocabulary_size, len(self.many_drafts[0].tokens)
         num_groups = sum(require_drawn_from_probs(draft, width, self.tolerance) for draft in self.many_drafts)
         return (
-            f"{num_groups} chi-square tests, false alarm below {num_groups * FALSE_ALARM:.0e}; {num_rows} drafts show "
-            f"a total variation of about {smallest_seen(num_rows):.2f}"
+            f"{num_groups} chi-square tests, false alarm below {num_groups * FALSE_ALARM:.0e}; {num_rows} drafts "
+            f"detect a total variation of about {smallest_seen(num_rows):.2f}"
         )
 
     def valid_by_ancestors(self) -> None:
@@ -219,7 +223,7 @@ class _DrafterChecks:
 
     @cached_property
     def second(self) -> Drafter:
-        """Another one of its kind, to compare with."""
+        """Another drafter from the same factory, for comparison."""
         return self.build()
 
     def survives(self, pattern: str) -> None:
@@ -229,9 +233,9 @@ class _DrafterChecks:
                 self._require_same(
                     proposal.draft,
                     self.ground.draft_again(self.second, proposal, sampling),
-                    f"in round {number} it drafts otherwise than one that begins with the same tokens. Read every "
-                    "committed token that was not read yet (after full acceptance there are two), and roll back what "
-                    "was rejected",
+                    f"in round {number} it drafts otherwise than a drafter that begins with the same tokens. Read "
+                    "every committed token that was not read yet (after full acceptance there are two), and roll back "
+                    "rejected tokens",
                 )
 
     def begin_forgets(self) -> None:
@@ -240,13 +244,13 @@ class _DrafterChecks:
             self._require_same(
                 self.ground.draft(self.drafter, self.ground.prompts, sampling),
                 self.ground.draft(self.build(), self.ground.prompts, sampling),
-                "after other sequences it drafts otherwise than a new one; begin must forget them",
+                "after other sequences it drafts otherwise than a new drafter; begin must forget them",
             )
 
     def target_passes(self) -> str:
-        """Passes of the loop against uncached ones: sees what a drafter does to a cache it borrows."""
+        """Compare passes of the loop with passes without KV cache, to detect changes to a cache the drafter shares."""
         worst = 0.0
-        for pattern in ("all", "another number in every row"):
+        for pattern in ("all", "a different number in every row"):
             for proposal, logits in zip(*self.ground.play(self.drafter, pattern, DRAWING), strict=True):
                 for row, tokens in enumerate(proposal.committed):
                     expected = self.ground.uncached(tokens)[-1]
@@ -270,7 +274,7 @@ class _DrafterChecks:
         found, num_tokens = differences(self.target, prompts, expected, got), sum(map(len, expected))
         first = f"row {found[0].row} from new token {found[0].position} on" if found else ""
         require(
-            within_float32(found, num_tokens), f"{first} is not what plain decoding gives: {expected} against {got}"
+            within_float32(found, num_tokens), f"{first} differs from plain decoding, which gives {expected}: {got}"
         )
         return f"{len(found)} differences in {num_tokens} tokens"
 
@@ -289,23 +293,23 @@ class _DrafterChecks:
                     f"{backwards[row]} in the reversed batch, to {alone} alone",
                 )
 
-    def output_law(self) -> str:
-        gamma = min(self.ground.gamma, MOST_LAW_GAMMA)
-        num_tokens = gamma + 2  # prefill's, then a whole round
-        small = self.target.vocabulary_size**num_tokens <= LAW_CELLS
+    def output_distribution(self) -> str:
+        gamma = min(self.ground.gamma, MOST_ENUMERATED_GAMMA)
+        num_tokens = gamma + 2  # one from prefill, then a full round
+        small = self.target.vocabulary_size**num_tokens <= MOST_CELLS
         sampling, prompt = DRAWING if small else FEW_TOKENS, self.ground.prompts[0]
-        law = continuation_law(self.target, prompt, num_tokens, sampling)
+        probs = continuation_distribution(self.target, prompt, num_tokens, sampling)
         engine = self.ground.engine(self.drafter, sampling, gamma=gamma)
         tokens: list[list[int]] = []
         for seeds in torch.arange(self.samples).split(max(1, ENTRIES_PER_BATCH // self.target.vocabulary_size)):
             stopping = Stopping(max_new_tokens=num_tokens)
             tokens += engine.generate([prompt] * len(seeds), stopping=stopping, seeds=seeds.tolist()).tokens
-        fit = law.fit(tokens)
+        fit = probs.fit(tokens)
         require(
             fit.p_value > FALSE_ALARM,
             f"{self.samples} continuations of {num_tokens} tokens are a total variation of {fit.total_variation:.3f} "
-            f"from the target's law (chance {fit.p_value:.0e}). Either probs is not the law the tokens were drawn "
-            "from, or a node was left out because of its own token",
+            f"from the target's distribution (chance {fit.p_value:.0e}). Either probs is not the distribution the "
+            "tokens were drawn from, or a node was left out because of its own token",
         )
         return f"chi-square p = {fit.p_value:.2g} with {self.samples} samples"
 
@@ -316,13 +320,13 @@ class _DrafterChecks:
             while self._still(before) and len(seeds) < self.samples:
                 engine.generate(self.ground.prompts, stopping=Stopping(max_new_tokens=NEW_TOKENS), seeds=seeds[-8:])
                 seeds += range(len(seeds), len(seeds) + 8)
-            learnt = not self._still(before)
+            has_learned = not self._still(before)
         after = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
-        self._require_same(after, before, "relearn must bring back all that learnt returned")
-        return "it had learnt in between" if learnt else "nothing was learnt in between, so that nothing is shown"
+        self._require_same(after, before, "load_state_dict must restore everything that state_dict returned")
+        return "it learnt in between" if has_learned else "it learnt nothing in between, so this shows nothing"
 
     def _still(self, before: Draft) -> bool:
-        """Whether it drafts as before."""
+        """Whether the drafter still drafts as before."""
         now = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
         width = self.target.vocabulary_size
         same = torch.equal(now.tokens, before.tokens)
@@ -336,7 +340,7 @@ class _DrafterChecks:
             )
 
     def _require_same(self, got: Draft, expected: Draft, message: str) -> None:
-        """Equal where nodes are offered; whatever else a draft holds means nothing."""
+        """Require equal tokens and probs at offered nodes; other entries of a draft are undefined."""
         for row, (ours, theirs) in enumerate(zip(_offered(got), _offered(expected), strict=True)):
             require(ours == theirs, f"row {row} drafts {ours} instead of {theirs}: {message}")
         if got.probs is not None and expected.probs is not None:
@@ -347,13 +351,13 @@ class _DrafterChecks:
 
 
 def _offered(draft: Draft) -> list[list[int]]:
-    """Tokens of the offered nodes, row by row."""
+    """Tokens of the offered nodes, per row."""
     rows = zip(draft.tokens.tolist(), draft.valid.tolist(), strict=True)
     return [[token for token, valid in zip(*row, strict=True) if valid] for row in rows]
 
 
 def _state(target: Target) -> dict[str, object]:
-    """What a drafter must not change, in a form that can be compared."""
+    """State of the target that a drafter must not change, in comparable form."""
     model = target.model.model
     return {
         "weights": fingerprint(model),

@@ -1,21 +1,21 @@
-"""What a conformance check found, in words."""
+"""The result of a conformance check, in words."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
 class Breach(AssertionError):
-    """A part breaks its contract; the message says what was returned and what to do."""
+    """A part breaks its contract; the message gives the returned value and the remedy."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule of a contract, and how it was broken, if it was.
+    """The result of checking one rule of a contract.
 
     Attributes:
-        rule: what must hold, in words.
-        breach: what was returned and what to do about it; None if the rule holds.
-        remark: what was measured on the way; may be empty.
+        rule: the rule in words.
+        breach: the returned value and the remedy; None: the rule holds.
+        remark: measurements of the check; may be empty.
     """
 
     rule: str
@@ -25,15 +25,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """Every rule that applies to a part, in the order checked.
+    """The results for every rule that applies to a part, in the order checked.
 
     Attributes:
-        subject: the part.
-        findings: one per rule that was checked.
+        part: name of the part.
+        findings: one per checked rule.
         unchecked: rules that were not checked because an essential one is broken.
     """
 
-    subject: str
+    part: str
     findings: Sequence[Finding]
     unchecked: Sequence[str] = ()
 
@@ -50,22 +50,22 @@ class Report:
             raise Breach(str(self))
 
     def __str__(self) -> str:
-        lines = [f"{self.subject}: {len(self.findings) - len(self.breaches)} of {len(self.findings)} rules hold"]
+        lines = [f"{self.part}: {len(self.findings) - len(self.breaches)} of {len(self.findings)} rules hold"]
         for finding in self.findings:
             remark = f" ({finding.remark})" if finding.remark else ""
             lines.append(f"  {'BROKEN' if finding.breach else 'holds '}  {finding.rule}{remark}")
             if finding.breach:
                 lines.append(f"          {finding.breach}")
         if self.unchecked:
-            lines.append(f"  {len(self.unchecked)} more rules mean nothing until these hold; they were not checked")
+            lines.append(f"  {len(self.unchecked)} more rules were not checked, since an essential one is broken")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A rule in words, and the code that raises Breach where it is broken; may return a remark.
+    """A rule in words, and a function that raises Breach if it is broken and may return a remark.
 
-    Where an essential rule is broken, those that are not essential are not checked.
+    If an essential rule is broken, rules that are not essential are not checked.
     """
 
     rule: str
@@ -73,11 +73,11 @@ class Check:
     essential: bool = False
 
 
-def run_checks(subject: str, checks: Sequence[Check]) -> Report:
-    """Run all checks; one that raises breaks its rule, and the others go on unless that rule was essential."""
+def run_checks(part: str, checks: Sequence[Check]) -> Report:
+    """Run all checks. One that raises breaks its rule; the others still run, unless that rule is essential."""
     findings: list[Finding] = []
     unchecked: list[str] = []
-    broken = False  # an essential one
+    broken = False  # whether an essential rule is broken
     for check in checks:
         if broken and not check.essential:
             unchecked.append(check.rule)
@@ -86,10 +86,10 @@ def run_checks(subject: str, checks: Sequence[Check]) -> Report:
             findings.append(Finding(check.rule, None, check.run() or ""))
         except Breach as breach:
             findings.append(Finding(check.rule, str(breach)))
-        except Exception as error:  # whatever a foreign part may raise
+        except Exception as error:  # the part may raise anything
             findings.append(Finding(check.rule, f"it raised {type(error).__name__}: {error}"))
         broken |= check.essential and findings[-1].breach is not None
-    return Report(subject=subject, findings=findings, unchecked=unchecked)
+    return Report(part=part, findings=findings, unchecked=unchecked)
 
 
 def require(holds: bool, message: str) -> None:

@@ -1,0 +1,1 @@
+"""Policies that choose gamma for every round, one per file."""

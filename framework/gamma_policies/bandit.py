@@ -1,40 +1,41 @@
-"""Each gamma is an arm: play the one with the best upper bound on its speed (UCBSpec of BanditSpec, 2025)."""
+"""A multi-armed bandit whose arms are draft lengths (UCBSpec of BanditSpec, 2025)."""
 
 from math import inf, log, sqrt
 
-from framework.draft import Readout
+from framework.core.draft import Readout
+from framework.core.option_error import OptionError
 from framework.gamma_policies.gamma_policy import Costs, check_gamma, check_number
 
 
 class Bandit:
-    """Plays every gamma once, and from then on the one that maximises an optimistic estimate of tokens per time.
+    """UCB1 over draft lengths: play each gamma once, then the one with the highest upper bound on its speed.
 
-    An arm's time is known beforehand: gamma draft steps and a pass over gamma + 1 rows. Its tokens per round are what
-    has to be learnt, between 1 and gamma + 1, so that after n of t rounds its speed may be
+    The time of an arm is known: gamma draft steps and one target pass over gamma + 1 tokens. Its tokens per round,
+    between 1 and gamma + 1, are estimated. After n of t rounds, the upper confidence bound on its speed is
 
         (mean tokens + exploration * gamma * sqrt(2 ln t / n)) / time
 
-    The reward is a speed and not the number of accepted tokens, which the longest draft always wins. Every generation
-    begins anew, as published: an arm's worth belongs to a text. A batch plays one arm, for the mean reward of its rows;
-    near the end of their budgets, where drafts are cut, rows reward none.
-    Looking at an outcome waits for the device once a round.
+    The reward is speed rather than accepted tokens, which would always favour the longest draft. Statistics are reset
+    for every generation, as published, since they depend on the text. A batch plays one arm, rewarded by the mean over
+    its rows; rows whose draft is cut by their token budget are left out. Reading an outcome synchronises with the
+    device once per round.
     """
 
-    keep_drafting = None
+    should_continue = None
 
     def __init__(self, *, gammas: list[int], c: float | None, exploration: float):
         """
         Args:
-            gammas: the arms, each at least 0, played first in this order.
-            c: time of a draft step over that of a target step, every target pass counting as one step; None waits for
-                what an experiment measured, the target's wider passes included.
-            exploration: >= 0: what the bound's width weighs; 1 is UCB1's, 0 believes every mean at once.
+            gammas: arms, each >= 0, played first in this order.
+            c: time of a draft step over that of a target step, with equal times for all target passes; None: costs
+                measured by an experiment, with the times of longer target passes.
+            exploration: weight of the bound's width, >= 0; 1: UCB1; 0: the mean alone.
 
         Raises:
             ValueError: a setting outside its range; the message names the yaml key.
         """
         if not isinstance(gammas, list) or not gammas or len(set(gammas)) < len(gammas):
-            raise ValueError(f"gamma.gammas is {gammas!r}; allowed: a list of different gammas, such as [1, 2, 4, 8]")
+            raise OptionError("gammas", gammas, "a list of different gammas, such as [1, 2, 4, 8]")
         for gamma in gammas:
             check_gamma("gammas", gamma, least=0)
         if c is not None:
@@ -48,7 +49,7 @@ class Bandit:
         self.begin()
 
     def use_costs(self, costs: Costs) -> None:
-        """Take measured costs, unless c was given."""
+        """Use measured costs, unless c is given."""
         if self._awaits_costs:
             self._costs = costs
 
@@ -60,15 +61,15 @@ class Bandit:
     def next_gamma(self) -> int:
         """
         Raises:
-            ValueError: c is None and nothing was measured.
+            ValueError: c is None and no costs were measured.
         """
         if self._costs is None:
-            raise ValueError("gamma.c is null and no costs were measured; give gamma.c a number >= 0")
-        self._arm = max(self.gammas, key=self._optimistic_speed)  # of equals the first
+            raise OptionError("gamma.c", None, "a number >= 0", "and no costs were measured")
+        self._arm = max(self.gammas, key=self._optimistic_speed)  # the first one on ties
         return self._arm
 
     def _optimistic_speed(self, gamma: int) -> float:
-        """Tokens per one-row target time that this arm may have."""
+        """Upper confidence bound on the arm's speed, in tokens per target pass over one token."""
         assert self._costs is not None
         played = self._played[gamma]
         if not played:
@@ -77,7 +78,7 @@ class Bandit:
         return (self._tokens[gamma] / played + width) / self._costs.of_round(gamma)
 
     def observe(self, readout: Readout) -> None:
-        # A draft that a row's budget cuts says nothing of its arm.
+        # A draft cut by a row's budget is no sample of its arm.
         rows = zip(readout.active, readout.accepted, readout.room, strict=True)
         accepted = [kept for active, kept, room in rows if active and room >= self._arm]
         if accepted:

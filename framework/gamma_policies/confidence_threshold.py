@@ -1,24 +1,24 @@
-"""Draft until the drafter doubts its own token (Hugging Face's "dynamic speculation"; Mamou et al., 2024)."""
+"""Drafts that end after an unlikely token (Hugging Face's "dynamic speculation"; Mamou et al., 2024)."""
 
 from torch import Tensor
 
-from framework.draft import DraftedNode, Readout
+from framework.core.draft import DraftedNode, Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
 class ConfidenceThreshold:
-    """Ends a row's draft after a token to which the drafter itself gave less than `threshold`.
+    """Ends a row's draft after a token to which the drafter gives a probability below `threshold`.
 
-    The weak token is still offered: whether the next node exists then depends on its ancestors only, which is exact;
-    dropping the token itself would bias the output. A drafter that drafts all nodes at once is not stopped. Asking
-    waits for the device once a node.
+    That token is still offered: whether the next node exists then depends on its ancestors only, which is exact.
+    Dropping the token itself would bias the output. Drafters that draft all nodes in one step are not stopped.
+    Each node costs one synchronisation with the device.
     """
 
     def __init__(self, *, max_gamma: int, threshold: float):
         """
         Args:
             max_gamma: longest draft.
-            threshold: in [0, 1]: 0 never stops, 1 goes on after certain tokens only.
+            threshold: in [0, 1]; 0: never stop; 1: continue only after tokens of probability 1.
 
         Raises:
             ValueError: a setting outside its range; the message names the yaml key.
@@ -28,7 +28,7 @@ class ConfidenceThreshold:
         self.max_gamma = max_gamma
         self.threshold = threshold
 
-    def keep_drafting(self, node: DraftedNode) -> Tensor:
+    def should_continue(self, node: DraftedNode) -> Tensor:
         return node.confidence >= self.threshold
 
     def begin(self) -> None:

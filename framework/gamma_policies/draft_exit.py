@@ -1,38 +1,38 @@
-"""Draft until the drafter doubts its own token, with a threshold that follows acceptance (Zhang et al., 2024)."""
+"""Drafts that end after an unlikely token, with a threshold that adapts to acceptance (Zhang et al., 2024)."""
 
 import torch
 from torch import Tensor
 
-from framework.draft import DraftedNode, Readout
+from framework.core.draft import DraftedNode, Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
 class DraftExit:
-    """Ends a row's draft after a token to which the drafter gave less than the row's threshold.
+    """Ends a row's draft after a token to which the drafter gives a probability below the row's threshold.
 
     After every verification of d offered nodes, a of them accepted, a row's acceptance and threshold become
 
         acceptance  <-  b1 * acceptance + (1 - b1) * a / d
         threshold   <-  b2 * threshold + (1 - b2) * moved
 
-    where `moved` is the threshold plus eps if acceptance is below alpha_target, the threshold itself if otherwise
-    d = max_gamma, and the threshold minus eps else. The weak token is still offered, which is exact.
+    where `moved` is threshold + eps if acceptance is below alpha_target; otherwise it is the threshold itself if
+    d = max_gamma, and threshold - eps if not. The unlikely token is still offered, which is exact.
 
-    Every row has a threshold of its own, so that its tokens do not depend on the batch around it; nothing waits for
-    the device but the asking, once a node. Every generation begins with an acceptance of 0, so that the threshold
-    rises first. It is not kept within [0, 1]: as published, it takes as long to come back as it took to leave.
-    A drafter that drafts all nodes at once is not stopped.
+    Every row has its own threshold, so that its tokens do not depend on its batch. Each node costs one synchronisation
+    with the device. Every generation starts with an acceptance of 0, so that the threshold rises first. As published,
+    the threshold is not clipped to [0, 1]: it takes as long to return as it took to leave. Drafters that draft all
+    nodes in one step are not stopped.
     """
 
     def __init__(self, *, max_gamma: int, threshold: float, alpha_target: float, b1: float, b2: float, eps: float):
         """
         Args:
             max_gamma: longest draft; the paper's K_max.
-            threshold: in [0, 1], of a generation's first round.
-            alpha_target: in [0, 1]: the share of accepted nodes that the threshold is steered to.
-            b1: in [0, 1): what acceptance keeps of itself from one round to the next.
-            b2: in [0, 1): what the threshold keeps.
-            eps: in [0, 1]: a move before b2 damps it; the threshold moves by eps * (1 - b2) a round.
+            threshold: in [0, 1], threshold of a generation's first round.
+            alpha_target: in [0, 1], share of accepted nodes that the threshold is to reach.
+            b1: in [0, 1), weight of the previous acceptance.
+            b2: in [0, 1), weight of the previous threshold.
+            eps: in [0, 1], step before damping by b2; the threshold moves by eps * (1 - b2) per round.
 
         Raises:
             ValueError: a setting outside its range; the message names the yaml key.
@@ -50,12 +50,12 @@ class DraftExit:
         self.begin()
 
     def begin(self) -> None:
-        self.threshold: list[float] = []  # per row, once a round was seen; until then all rows begin alike
+        self.threshold: list[float] = []  # per row; empty before the first round, where all rows have the initial one
         self.acceptance: list[float] = []
         self._on_device = torch.tensor(self.initial, dtype=torch.float64)
 
-    def keep_drafting(self, node: DraftedNode) -> Tensor:
-        self._on_device = self._on_device.to(node.law.device)
+    def should_continue(self, node: DraftedNode) -> Tensor:
+        self._on_device = self._on_device.to(node.probs.device)
         return node.confidence >= self._on_device
 
     def next_gamma(self) -> int:
@@ -78,7 +78,7 @@ class DraftExit:
     def _moved(
         self, threshold: float, acceptance: float, active: int, offered: int, accepted: int
     ) -> tuple[float, float]:
-        """One row's threshold and acceptance after a round."""
+        """Threshold and acceptance of one row after a round."""
         if not active or not offered:
             return threshold, acceptance
         acceptance = self.b1 * acceptance + (1 - self.b1) * accepted / offered

@@ -1,27 +1,28 @@
-"""Draft until the drafter's law is too spread out for its token to be kept (AdaEDL; Agrawal et al., 2024)."""
+"""Drafts that end when the drafter's entropy makes acceptance unlikely (AdaEDL; Agrawal et al., 2024)."""
 
 from torch import Tensor
 
-from framework.draft import DraftedNode, Readout
+from framework.core.draft import DraftedNode, Readout
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 
 
 class EntropyBound:
-    """Ends a row's draft after a token whose law has so many nats H that acceptance may be below `threshold`.
+    """Ends a row's draft after a token whose distribution bounds acceptance by less than `threshold`.
 
-    Acceptance is taken to be at least 1 - sqrt(factor * H), which has the form of Pinsker's bound: the more a small
-    model hesitates, the more it may differ from a large one. What counts is how all tokens share the law, not which
-    of them was drawn. The token of that law is still offered: it is paid for, and dropping it would bias nothing here
-    but save nothing either. The published threshold follows acceptance; ours stays (`draft_exit` has one that moves).
-    A drafter that drafts all nodes at once is not stopped. Asking waits for the device once a node.
+    The lower bound on acceptance is 1 - sqrt(factor * H), with the entropy H in nats. It has the form of Pinsker's
+    bound: the less certain the drafter, the more it may differ from the target. The bound depends on the whole
+    distribution, not on the drawn token. That token is still offered: it is already drafted, and dropping it would
+    neither bias the output nor save time. The published threshold adapts to acceptance; this one is constant
+    (`draft_exit` has an adaptive one). Drafters that draft all nodes in one step are not stopped. Each node costs one
+    synchronisation with the device.
     """
 
     def __init__(self, *, max_gamma: int, factor: float, threshold: float):
         """
         Args:
             max_gamma: longest draft.
-            factor: >= 0, of the entropy in nats; it does not carry over to other vocabularies or temperatures.
-            threshold: in [0, 1]: least bound on acceptance to go on; 1 goes on after certain laws only.
+            factor: factor of the entropy in nats, >= 0; it does not transfer to other vocabularies or temperatures.
+            threshold: in [0, 1], least bound on acceptance to continue; 1: continue only after one-hot distributions.
 
         Raises:
             ValueError: a setting outside its range; the message names the yaml key.
@@ -33,7 +34,7 @@ class EntropyBound:
         self.factor = factor
         self.threshold = threshold
 
-    def keep_drafting(self, node: DraftedNode) -> Tensor:
+    def should_continue(self, node: DraftedNode) -> Tensor:
         return 1 - (self.factor * node.entropy).sqrt() >= self.threshold
 
     def begin(self) -> None:

@@ -1,13 +1,13 @@
 """The same gamma in every round (Leviathan et al., 2023)."""
 
-from framework.draft import Readout
+from framework.core.draft import Readout
 from framework.gamma_policies.gamma_policy import check_gamma
 
 
 class Fixed:
-    """Always drafts gamma tokens; 0 is plain decoding through the speculative loop."""
+    """Always drafts gamma tokens; gamma = 0 is plain decoding through the speculative loop."""
 
-    keep_drafting = None
+    should_continue = None
 
     def __init__(self, *, gamma: int):
         """

@@ -1,4 +1,4 @@
-"""The GammaPolicy protocol: how deep the next draft goes."""
+"""The GammaPolicy protocol: the depth of the next draft."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,82 +6,83 @@ from typing import Protocol
 
 from torch import Tensor
 
-from framework.draft import DraftedNode, Readout
-from framework.whole_numbers import check_whole
+from framework.core.draft import DraftedNode, Readout
+from framework.core.option_error import OptionError
+from framework.core.validation import check_whole
 
-LARGEST = 1000  # counts are kept for every pair of offered and accepted
+LARGEST = 1000  # tallies hold a count for every pair of offered and accepted depths
 
 
 class GammaPolicy(Protocol):
-    """Chooses gamma between rounds from what earlier rounds showed, and may end a draft while it grows.
+    """Chooses gamma for every round from earlier rounds, and may end a draft early.
 
-    Neither changes the output's law: a round is exact for every gamma, and a draft that ends after a node has still
-    offered it.
+    Neither changes the output distribution: a round is exact for every gamma, and a draft that ends after a node still
+    offers it.
     """
 
     max_gamma: int
-    """Largest gamma it will ever ask for; buffers are sized by it."""
+    """Largest gamma of any round; determines the size of buffers."""
 
     @property
-    def keep_drafting(self) -> Callable[[DraftedNode], Tensor] | None:
-        """Whether each row's draft goes on after a node; None where it always does, so that nothing is asked.
+    def should_continue(self) -> Callable[[DraftedNode], Tensor] | None:
+        """Function that decides whether each row's draft continues after a node; None: drafts always continue.
 
-        Asked inside a round, after every node but the last, by drafters that draft node by node
-        (`framework.drafter.StepwiseDrafter`); others are not stopped. It gets what is known of the node in every row,
-        and returns [B] bool.
+        Called during drafting, after every node but the last, by drafters that draft node by node
+        (`framework.core.drafter.StepwiseDrafter`, whose `propose` takes it as `should_continue`); others are not
+        stopped. It takes the node that every row drafted last, and returns [B] bool.
         """
         ...
 
     def begin(self) -> None:
-        """Called before a generation's first round. Forget earlier generations: equal calls give equal tokens."""
+        """Forget earlier generations: equal calls give equal tokens. Called before a generation's first round."""
         ...
 
     def next_gamma(self) -> int:
-        """Largest depth of the next draft; 0 makes the round a plain target step."""
+        """Largest depth of the next draft; 0: the round is a plain target step."""
         ...
 
     def observe(self, readout: Readout) -> None:
-        """Called after every round's commit, proposed or not."""
+        """Called after every round's commit, also if nothing was proposed."""
         ...
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the parts of a round take, in target passes over one row.
+    """Times of the parts of a round, in target passes over one token.
 
     Attributes:
-        c: a draft step.
-        target_times: target passes over 1, 2, ..., max_gamma + 1 rows.
+        c: time of a draft step.
+        target_times: times of target passes over 1, 2, ..., max_gamma + 1 tokens.
     """
 
     c: float
     target_times: tuple[float, ...]
 
     def of_round(self, gamma: int) -> float:
-        """What drafting gamma tokens and verifying them takes."""
+        """Time to draft gamma tokens and verify them."""
         return self.c * gamma + self.target_times[gamma]
 
 
 class CostAware(GammaPolicy, Protocol):
-    """Optional: a policy that wants to know what drafting and verifying cost. No policy holds a clock."""
+    """Optional: a policy that uses measured costs of drafting and verifying. No policy holds a clock."""
 
     def use_costs(self, costs: Costs) -> None:
-        """Called by an experiment that timed the parts of a round, before it decodes anything."""
+        """Called by experiments that time the parts of a round, before they decode."""
         ...
 
 
-def check_gamma(knob: str, value: object, *, least: int) -> None:
+def check_gamma(option: str, value: object, *, least: int) -> None:
     """
     Raises:
-        ValueError: the value of gamma.KNOB is not a whole number from `least` to 1000.
+        ValueError: the value is not a whole number from `least` to 1000.
     """
-    check_whole(f"gamma.{knob}", value, least=least, most=LARGEST)
+    check_whole(option, value, least=least, most=LARGEST)
 
 
-def check_number(knob: str, value: object, within: Callable[[float], bool], allowed: str) -> None:
+def check_number(option: str, value: object, within: Callable[[float], bool], allowed: str) -> None:
     """
     Raises:
-        ValueError: the value of gamma.KNOB is not a number, or not within its range.
+        ValueError: the value is not a number, or not within its range.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not within(value):
-        raise ValueError(f"gamma.{knob} is {value!r}; allowed: {allowed}")
+        raise OptionError(option, value, allowed)

@@ -1,0 +1,1 @@
+"""Prompt sources, and prompts as token ids."""

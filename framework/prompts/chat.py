@@ -1,53 +1,55 @@
-"""A text as the user's turn of a chat, in the form that a tokenizer's chat template gives it."""
+"""Texts as user turns of a chat, formatted by the tokenizer's chat template."""
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from framework.core.option_error import OptionError
+
 
 def is_chat(tokenizer: PreTrainedTokenizerBase, *, chat: bool | str, system: str | None) -> bool:
-    """Whether texts become turns of a chat.
+    """Whether texts are formatted as turns of a chat.
 
     Args:
-        tokenizer: may have a chat template; base models often have one, too.
-        chat: True or False; "auto" is True where the tokenizer has a chat template.
-        system: what a chat begins with; None leaves it to the template.
+        tokenizer: may have a chat template; those of base models often have one as well.
+        chat: True or False; "auto": True if the tokenizer has a chat template.
+        system: system message of a chat; None: left to the template.
 
     Raises:
-        ValueError: another `chat`, no template where one is needed, or a system text without a chat.
+        ValueError: another `chat`, chat=True without a template, or a system message without a chat.
     """
     has_template = tokenizer.chat_template is not None
     if chat not in ("auto", True, False):
-        raise ValueError(f"prompts.chat is {chat!r}; allowed: auto, true, false")
+        raise OptionError("chat", chat, "auto, true, false")
     if chat is True and not has_template:
-        raise ValueError("prompts.chat is true, but the target's tokenizer has no chat template; allowed: auto, false")
+        raise OptionError("chat", chat, "auto, false", "but the target's tokenizer has no chat template")
     decided = has_template if chat == "auto" else bool(chat)
     if system is not None and not decided:
-        why = "prompts.chat is false" if has_template else "the target's tokenizer has no chat template"
-        raise ValueError(f"prompts.system is {system!r}, but {why}; allowed: null")
+        why = "chat is false" if has_template else "the target's tokenizer has no chat template"
+        raise OptionError("system", system, "null", f"but {why}")
     return decided
 
 
 def chat_tokens(
-    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], *, system: str | None, first_tokens: int | None
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], *, system: str | None, max_prompt_tokens: int | None
 ) -> list[int]:
-    """The tokens of a chat that ends where the model is to answer; the template alone adds special tokens.
+    """Tokens of a chat up to the start of the model's answer; special tokens come from the template only.
 
     Args:
-        tokenizer: has a chat template.
-        turns: what user and model say, one after the other; the user begins and ends.
-        system: what the chat begins with; None leaves it to the template.
-        first_tokens: cut the first text to its first so many tokens; the template around it stays whole. Read again
-            between its turn's marks, the cut text may come out a few tokens longer or shorter.
+        tokenizer: tokenizer with a chat template.
+        turns: messages of user and model, alternating; the first and the last are the user's.
+        system: system message; None: left to the template.
+        max_prompt_tokens: number of tokens to which the first message is cut; the template around it stays whole. The
+            cut text is tokenised again within the template, so it may get a few tokens more or less. None: no cut.
 
     Raises:
-        ValueError: the template refuses, for example a system text.
+        ValueError: the template rejects the messages, for example a system message.
     """
     text, *more = turns
-    if first_tokens is not None:
+    if max_prompt_tokens is not None:
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ends = [end for _, end in encoded["offset_mapping"]]
-        text = text[: ends[first_tokens - 1]] if first_tokens < len(ends) else text
+        text = text[: ends[max_prompt_tokens - 1]] if max_prompt_tokens < len(ends) else text
     messages = [] if system is None else [{"role": "system", "content": system}]
     roles = ("user", "assistant")
     messages += [{"role": roles[place % 2], "content": said} for place, said in enumerate([text, *more])]
@@ -59,7 +61,5 @@ def chat_tokens(
             tokenizer_kwargs={"verbose": False},
         )
     except Exception as error:  # a template is a program and may raise anything
-        raise ValueError(
-            f"the target's chat template refuses: {error}; prompts.system is {system!r}, null may help; or set "
-            "prompts.chat=false"
-        ) from error
+        problem = f"and the target's chat template refuses: {error}"
+        raise OptionError("system", system, "null, or chat=false", problem) from error

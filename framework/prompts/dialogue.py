@@ -1,4 +1,4 @@
-"""The next turn of a dialogue: what was said and answered before it becomes part of the prompt."""
+"""Next turn of a dialogue: a prompt that contains the earlier turns and answers."""
 
 from dataclasses import replace
 
@@ -7,28 +7,28 @@ from transformers import PreTrainedTokenizerBase
 from framework.prompts.chat import chat_tokens
 from framework.prompts.prompt_set import Prompt
 
-BETWEEN = "\n\n"  # turns, where no chat template says how they are told apart
+BETWEEN = "\n\n"  # separates turns without a chat template
 
 
 def next_turn(
     prompt: Prompt, answer: list[int], tokenizer: PreTrainedTokenizerBase, *, chat: bool, system: str | None
 ) -> Prompt:
-    """The prompt that follows another and its answer.
+    """Prompt of the next turn, after a prompt and the model's answer.
 
     Args:
-        prompt: has at least one later turn.
-        answer: token ids that the model gave.
-        tokenizer: the target's.
-        chat: whether prompts are turns of a chat in the tokenizer's template.
-        system: what a chat begins with; None leaves it to the template.
+        prompt: a prompt with at least one later turn.
+        answer: token ids of the model's answer.
+        tokenizer: the target's tokenizer.
+        chat: whether prompts are formatted by the tokenizer's chat template.
+        system: system message of a chat; None: left to the template.
     """
-    said, *later = prompt.later_turns
+    said, *later = prompt.next_turns
     turns = (*prompt.turns, tokenizer.decode(answer, skip_special_tokens=True), said)
     if chat:
-        tokens = tuple(chat_tokens(tokenizer, turns, system=system, first_tokens=None))
+        tokens = tuple(chat_tokens(tokenizer, turns, system=system, max_prompt_tokens=None))
     else:
         between = tokenizer(f"{BETWEEN}{said}{BETWEEN}", add_special_tokens=False)["input_ids"]
         tokens = (*prompt.tokens, *answer, *between)
     number = len(turns) // 2 + 1
     name = f"{prompt.name.removesuffix(f', turn {number - 1}')}, turn {number}"
-    return replace(prompt, name=name, tokens=tokens, reference=None, later_turns=tuple(later), turns=turns)
+    return replace(prompt, name=name, tokens=tokens, reference=None, next_turns=tuple(later), turns=turns)

@@ -1,4 +1,4 @@
-"""Texts from a dataset in one of Hugging Face's formats: from a hub by name, or from this machine."""
+"""Texts from a dataset in a Hugging Face format, from a hub or from this machine."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,15 +8,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from framework.hub import why_unreachable
-from framework.prompts.prompt_source import Text, key
-from framework.prompts.record import Fields
+from framework.core.option_error import MissingFileError, OptionError, UnreachableError, UnreadableError
+from framework.models.hub import why_unreachable
+from framework.prompts.field_mapping import Fields
+from framework.prompts.prompt_source import Text
+
+ALLOWED_OFFLINE = "a file, a folder, or a dataset that was downloaded"
 
 
 class HuggingFaceDataset:
-    """One text per row of one split, in the dataset's order. No code that comes with a dataset is run.
+    """One text per row of one split, in the dataset's order. Code of a dataset is never run.
 
-    Rows are read as they are asked for: of files on this machine, and of a hub's under `streaming`, nothing is copied.
+    Rows are read lazily. Files on this machine, and with `streaming` those of a hub, are not copied.
     """
 
     def __init__(
@@ -34,22 +37,23 @@ class HuggingFaceDataset:
     ):
         """
         Args:
-            path: a folder written by save_to_disk; a file or folder of JSON, CSV or Parquet; or a name on a hub, which
-                can be read offline once it was downloaded.
-            name: the configuration, of a dataset that has several.
-            split: None takes the only one there is.
-            field: whose value is the text, or a list of strings, the turns of a dialogue.
-            reference_field: whose value is what is to be answered; None where that is not known.
-            category_field: whose value is the category; None puts all texts under the dataset's name.
-            prefix: goes before every text, such as the task that a T5 is told.
-            revision: the hub's commit, tag or branch; None takes the newest.
-            streaming: whether to read rows from the hub as needed and to keep nothing, instead of downloading first.
+            path: a folder written by save_to_disk; a file or folder of JSON, CSV or Parquet; or a name on a hub. A
+                downloaded dataset can be read offline.
+            name: configuration, for a dataset with several.
+            split: name of the split; None: the only one.
+            field: field of the text, a string; or of the turns of a dialogue, a list of strings.
+            reference_field: field of the reference answer; None: unknown.
+            category_field: field of the category; None: the dataset's name for all texts.
+            prefix: string put before every text, such as the task prefix of a T5.
+            revision: commit, tag or branch on the hub; None: the newest.
+            streaming: whether rows are read from the hub as needed and not stored; otherwise the dataset is downloaded
+                first.
 
         Raises:
             ImportError: the package `datasets` is not installed.
             FileNotFoundError: no such file or folder.
-            ConnectionError: a name that was not downloaded yet, and no hub; known within seconds.
-            ValueError: a revision of something on this machine.
+            ConnectionError: a name that is not downloaded yet, and no hub is reachable; raised within seconds.
+            ValueError: a revision is given for a path on this machine.
         """
         _library()
         self.path = path
@@ -62,9 +66,9 @@ class HuggingFaceDataset:
         self._place = Path(path).expanduser()
         self._is_here = self._place.exists()
         if self._is_here and revision is not None:
-            raise ValueError(f"{key('revision')} is {revision!r}; allowed: null, since {path!r} is on this machine")
+            raise OptionError("revision", revision, f"null, since {path!r} is on this machine")
         if not self._is_here and (path.startswith((".", "/", "~")) or path.count("/") > 1):
-            raise FileNotFoundError(f"{key('path')} is {path!r}: no such file or folder; give one, or a hub name")
+            raise MissingFileError("path", path, "a file, a folder or a hub name", "no such file or folder")
         self._no_hub = None if self._is_here else why_unreachable()
         if self._no_hub:
             self._downloaded()
@@ -84,22 +88,20 @@ class HuggingFaceDataset:
             )
             yield replace(text, text=self._prefix + text.text)
         if number == 0:
-            raise ValueError(f"{self.path} has no rows; {key('path')} and {key('split')} need at least one")
+            raise OptionError("path", self.path, "a split with at least one row (split)", "which has no rows")
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         splits = self._downloaded() if self._no_hub else self._loaded()
         if self.split not in splits and (self.split is not None or len(splits) > 1):
             names = ", ".join(split for split in splits if split)
-            raise ValueError(
-                f"{key('split')} is {self.split!r}; allowed: {names or 'null'}"
-                + (", or null, since there is only one" if names and len(splits) == 1 else "")
-            )
+            only = ", or null, since there is only one" if names and len(splits) == 1 else ""
+            raise OptionError("split", self.split, (names or "null") + only)
         rows = splits[self.split] if self.split in splits else next(iter(splits.values()))
         with self._named_errors():
             yield from rows
 
     def _loaded(self) -> Mapping[str | None, Any]:
-        """The rows of every split; a split saved alone may have no name."""
+        """Rows of every split, by name; a split saved alone may have no name."""
         datasets, here = _library(), str(self._place)
         with self._named_errors():
             if (self._place / "dataset_dict.json").is_file():
@@ -108,7 +110,7 @@ class HuggingFaceDataset:
                 rows = datasets.load_from_disk(here)
                 return {rows.split and str(rows.split): rows}
             if self._place.is_file():
-                # Through its folder: asked for a file, the library would tell a server that somebody did.
+                # Loaded via its folder: for a single file, the library would report the access to a server.
                 folder, file = str(self._place.absolute().parent), escape(self._place.name)
                 return datasets.load_dataset(folder, data_files=file, streaming=True)
             if self._is_here:
@@ -116,40 +118,41 @@ class HuggingFaceDataset:
             return datasets.load_dataset(self.path, self.name, revision=self.revision, streaming=self.streaming)
 
     def _downloaded(self) -> Mapping[str | None, Any]:
-        """What an earlier download has left on this machine; asks no hub.
+        """Rows of every split of an earlier download, without contacting a hub.
 
         Raises:
-            ConnectionError: nothing, or another revision.
+            ConnectionError: no download on this machine, or one of another revision.
         """
-        # What load_dataset itself falls back on, but only after asking the hub for a minute.
+        # load_dataset falls back on this cache itself, but only after trying the hub for a minute.
         from datasets.packaged_modules.cache.cache import Cache
 
-        problem = f"{key('path')} is {self.path!r}: no such file or folder, {self._no_hub}, and no download fits"
+        problem = f"no such file or folder, {self._no_hub}, and no download fits"
         try:
             dataset_name = self.path.split("/")[-1]
             cache = Cache(
                 repo_id=self.path, dataset_name=dataset_name, config_name=self.name, version="auto", hash="auto"
             )
         except ValueError as error:
-            raise ConnectionError(f"{problem}: {' '.join(str(error).split())}") from error
+            reason = " ".join(str(error).split())
+            raise UnreachableError("path", self.path, ALLOWED_OFFLINE, f"{problem}: {reason}") from error
         if self.revision not in (None, cache.hash):
-            raise ConnectionError(f"{problem}: {key('revision')} is {self.revision!r}, downloaded is {cache.hash}")
+            raise UnreachableError("revision", self.revision, f"{cache.hash}, which was downloaded", problem)
         return cache.as_dataset()
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Turn whatever a library raises over foreign files into one line that names the yaml key."""
+        """Turn any error of the library into one line that names the option."""
         try:
             yield
         except Exception as error:
-            kind = OSError if isinstance(error, OSError) else ValueError
+            kind = UnreadableError if isinstance(error, OSError) else OptionError
             reason = " ".join(str(error.__cause__ or error).split()) or f"{type(error).__name__}; is it empty?"
-            raise kind(f"{key('path')} is {self.path!r}, which cannot be read: {reason}") from error
+            raise kind("path", self.path, "a dataset", f"which cannot be read: {reason}") from error
 
 
 def _library() -> ModuleType:
     try:
-        import datasets  # an extra, and a second to import
+        import datasets  # an optional dependency that takes a second to import
     except ImportError as error:
         raise ImportError(
             "prompts=hugging_face_dataset needs the package datasets: pip install -e '.[data]'"

@@ -1,11 +1,12 @@
-"""Texts from a file of JSON records."""
+"""Texts from a JSON Lines file."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from framework.prompts.prompt_source import Text, key
-from framework.prompts.record import Fields
+from framework.core.option_error import MissingFileError, OptionError
+from framework.prompts.field_mapping import Fields
+from framework.prompts.prompt_source import Text
 
 
 class Jsonl:
@@ -14,18 +15,18 @@ class Jsonl:
     def __init__(self, *, path: str, field: str, reference_field: str | None, category_field: str | None):
         """
         Args:
-            path: the file, UTF-8, one JSON object a line; blank lines are passed over.
-            field: the key whose value is the text, or a list of strings, the turns of a dialogue.
-            reference_field: the key whose value is what is to be answered; None where that is not known.
-            category_field: the key whose value is the category; None puts all texts under the file's name.
+            path: the file, in UTF-8, with one JSON object per line; blank lines are skipped.
+            field: key of the text, a string; or of the turns of a dialogue, a list of strings.
+            reference_field: key of the reference answer; None: unknown.
+            category_field: key of the category; None: the file's name for all texts.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: no such file.
         """
         self.path = Path(path).expanduser()
         self._fields = Fields(field, reference_field, category_field)
         if not self.path.is_file():
-            raise FileNotFoundError(f"{key('path')} is {path!r}: no such file; allowed: a file of JSON lines")
+            raise MissingFileError("path", path, "a file of JSON lines", "no such file")
 
     def texts(self) -> Iterator[Text]:
         """Yield the texts, named by file and line.
@@ -34,21 +35,23 @@ class Jsonl:
             ValueError: a line is not a JSON object, lacks a field or holds no text there, or the file has no records.
         """
         num_texts = 0
-        # Bytes: json finds the encoding itself, and reports a wrong one like any other bad line.
+        # Read as bytes: json detects the encoding itself, and reports a wrong one like any other invalid line.
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     num_texts += 1
                     yield self._text(line, number)
         if num_texts == 0:
-            raise ValueError(f"{self.path} is empty; {key('path')} needs a file with at least one JSON line")
+            raise OptionError("path", str(self.path), "a file with at least one JSON line", "which is empty")
 
     def _text(self, line: bytes, number: int) -> Text:
         place = f"{self.path}, line {number}"
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{place}: not JSON: {error}; see {key('path')}") from error
+            problem = f"whose line {number} is not JSON: {error}"
+            raise OptionError("path", str(self.path), "one JSON object a line", problem) from error
         if not isinstance(record, dict):
-            raise ValueError(f"{place}: {type(record).__name__}; {key('path')} needs one JSON object a line")
+            problem = f"whose line {number} is a {type(record).__name__}"
+            raise OptionError("path", str(self.path), "one JSON object a line", problem)
         return self._fields.text_of(record, name=f"{self.path.name}:{number}", category=self.path.stem, place=place)

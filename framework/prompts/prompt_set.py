@@ -1,31 +1,36 @@
-"""From texts to prompts: token ids that fit the model they are for."""
+"""Prompts from texts: token ids that fit the context of the target."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from framework.core.option_error import OptionError, options_under
+from framework.core.validation import check_whole
 from framework.prompts.chat import chat_tokens, is_chat
-from framework.prompts.prompt_source import PromptSource
-from framework.whole_numbers import check_whole
+from framework.prompts.prompt_source import PromptSource, Text
 
-TOO_LONG = ("error", "truncate_left", "skip")
+OVERFLOW = ("error", "truncate_left", "skip")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One text as the model reads it.
+    """One text as token ids.
 
     Attributes:
-        reference: what is to be answered, where that is known.
-        later_turns: what the user goes on to say, of a dialogue that begins with this prompt.
-        turns: what was said so far, by user and model in turn.
+        name: name of the text.
+        category: category of the text.
+        tokens: token ids, special tokens included.
+        reference: reference answer; None: unknown.
+        next_turns: later user turns of a dialogue that begins with this prompt.
+        turns: turns of the dialogue so far, of user and model alternately; empty for a text that is no dialogue.
     """
 
     name: str
     category: str
     tokens: tuple[int, ...]
     reference: str | None = None
-    later_turns: tuple[str, ...] = ()
+    next_turns: tuple[str, ...] = ()
     turns: tuple[str, ...] = ()
 
 
@@ -34,10 +39,10 @@ class PromptSet:
     """The prompts of a run.
 
     Attributes:
-        prompts: in the order of their source.
-        num_truncated: prompts that lost their beginning to fit.
-        num_skipped: texts passed over because they did not fit.
-        chat: whether the texts became turns of a chat.
+        prompts: prompts in the order of their source.
+        num_truncated: number of prompts that were cut on the left to fit.
+        num_skipped: number of texts that were skipped because they did not fit.
+        chat: whether the texts are formatted as turns of a chat.
     """
 
     prompts: list[Prompt]
@@ -51,53 +56,53 @@ def make_prompts(
     tokenizer: PreTrainedTokenizerBase,
     *,
     count: int | None,
-    first_tokens: int | None,
+    max_prompt_tokens: int | None,
     max_tokens: int,
-    too_long: str,
+    overflow: str,
     vocabulary_size: int,
     chat: bool | str,
     system: str | None,
 ) -> PromptSet:
-    """Tokenise texts in order, special tokens as the tokenizer or its chat template adds them; keep those that fit.
+    """Tokenise texts in order and keep the prompts that fit.
+
+    The tokenizer, or its chat template, adds special tokens.
 
     Args:
-        source: the texts; read no further than needed.
-        tokenizer: the target's.
-        count: keep this many prompts, or all there are if fewer; None keeps all.
-        first_tokens: cut every text to its first so many tokens, not counting a chat template around it; None keeps
-            it whole.
-        max_tokens: longest prompt that leaves room for what is to be generated.
-        too_long: what becomes of a longer one: "error"; "truncate_left" keeps its last max_tokens tokens, so a
-            leading special token is lost (not for chats, which it would behead); "skip".
-        vocabulary_size: V; ids lie below it.
-        chat: True makes every text the user's turn of a chat and lets the model answer; False leaves it as it is, to
-            be continued; "auto" is True where the tokenizer has a chat template.
-        system: what a chat begins with; None leaves it to the template.
+        source: source of the texts, read no further than needed.
+        tokenizer: the target's tokenizer.
+        count: number of prompts, or all texts if there are fewer; None: all texts.
+        max_prompt_tokens: number of tokens to which every text is cut, without a chat template around it; None: texts
+            stay whole.
+        max_tokens: length of the longest prompt that leaves room for generation.
+        overflow: treatment of longer prompts: "error"; "truncate_left", which keeps the last max_tokens tokens and
+            loses a leading special token (not allowed for chats, whose template it would cut); or "skip".
+        vocabulary_size: V; all ids are below it.
+        chat: True: every text is the user's turn of a chat, which the model answers; False: the model continues the
+            text; "auto": True if the tokenizer has a chat template.
+        system: system message of a chat; None: left to the template.
 
     Raises:
-        ValueError: a knob out of range, a prompt too long (under "error"), without tokens, or with an id outside
-            the vocabulary, no prompt left, or a chat that the tokenizer has no template for.
+        ValueError: an option out of range; a prompt that is too long (with "error"), empty, or holds an id outside the
+            vocabulary; no prompt left; or a chat without a chat template.
     """
-    for knob, value in (("count", count), ("first_tokens", first_tokens)):
-        check_whole(f"prompts.{knob}", value, least=1, or_null=True)
-    if too_long not in TOO_LONG:
-        raise ValueError(f"prompts.too_long is {too_long!r}; allowed: {', '.join(TOO_LONG)}")
+    for option, value in (("count", count), ("max_prompt_tokens", max_prompt_tokens)):
+        check_whole(option, value, least=1, or_null=True)
+    if overflow not in OVERFLOW:
+        raise OptionError("overflow", overflow, ", ".join(OVERFLOW))
     if max_tokens < 1:
         raise ValueError(f"the context leaves {max_tokens} tokens for a prompt; allowed: >= 1. Lower max_new_tokens")
     as_chat = is_chat(tokenizer, chat=chat, system=system)
-    if as_chat and too_long == "truncate_left":
-        raise ValueError(
-            "prompts.too_long is 'truncate_left', which would cut the chat template; allowed: error, skip. Set "
-            "prompts.first_tokens to cut the texts, or prompts.chat=false"
-        )
+    if as_chat and overflow == "truncate_left":
+        allowed = "error, skip, or max_prompt_tokens to cut the texts, or chat=false"
+        raise OptionError("overflow", overflow, allowed, "which would cut the chat template")
     prompts: list[Prompt] = []
     num_truncated = num_skipped = 0
-    for text in source.texts():
+    for text in _texts_of(source):
         if as_chat:
-            tokens = tuple(chat_tokens(tokenizer, [text.text], system=system, first_tokens=first_tokens))
+            tokens = tuple(chat_tokens(tokenizer, [text.text], system=system, max_prompt_tokens=max_prompt_tokens))
         else:
-            # Not verbose: a whole file is longer than the context, and is cut below.
-            tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:first_tokens])
+            # Not verbose: the tokenizer would warn of texts longer than the context, such as whole files.
+            tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:max_prompt_tokens])
         if not tokens:
             raise ValueError(f"prompt {text.name} has no tokens: its text is {text.text!r} (see prompts=)")
         if max(tokens) >= vocabulary_size:
@@ -106,20 +111,26 @@ def make_prompts(
                 f"{vocabulary_size}. Is this tokenizer the target's? See target="
             )
         if len(tokens) > max_tokens:
-            if too_long == "error":
+            if overflow == "error":
                 raise ValueError(
-                    f"prompt {text.name} has {len(tokens)} tokens; allowed: {max_tokens}. Set prompts.first_tokens "
-                    "to cut every text, or prompts.too_long to truncate_left or skip"
+                    f"prompt {text.name} has {len(tokens)} tokens; allowed: {max_tokens}. Set "
+                    "prompts.max_prompt_tokens "
+                    "to cut every text, or prompts.overflow to truncate_left or skip"
                 )
-            if too_long == "skip":
+            if overflow == "skip":
                 num_skipped += 1
                 continue
             num_truncated += 1
             tokens = tokens[-max_tokens:]
-        turns = (text.text,) if text.later_turns else ()
-        prompts.append(Prompt(text.name, text.category, tokens, text.reference, text.later_turns, turns))
+        turns = (text.text,) if text.next_turns else ()
+        prompts.append(Prompt(text.name, text.category, tokens, text.reference, text.next_turns, turns))
         if len(prompts) == count:
             break
     if not prompts:
         raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
     return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)
+
+
+def _texts_of(source: PromptSource) -> Iterator[Text]:
+    with options_under("source"):
+        yield from source.texts()

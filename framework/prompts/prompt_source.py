@@ -1,4 +1,4 @@
-"""What every source of text offers, to be prompted with or to be counted over."""
+"""The PromptSource protocol: texts for prompts, or for the corpus of a drafter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,36 +7,47 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Text:
-    """One document: where it came from, what kind it is, and what it says.
+    """One document with its name and category.
 
     Attributes:
-        reference: what the model is to answer, where that is known.
-        later_turns: of a dialogue that begins with this text: what its user goes on to say.
+        name: name of the text, such as its file and line.
+        category: category of the text.
+        text: the text itself.
+        reference: reference answer; None: unknown.
+        next_turns: later user turns of a dialogue that begins with this text.
+
+    Raises:
+        ValueError: a string holds half of a surrogate pair, which JSON can encode but no tokenizer can read.
     """
 
     name: str
     category: str
     text: str
     reference: str | None = None
-    later_turns: tuple[str, ...] = ()
+    next_turns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for text in (self.text, self.reference or "", *self.next_turns):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"text {self.name} holds {text[error.start]!r}, half of a surrogate pair; allowed: whole "
+                    "characters (prompts.source)"
+                ) from None
 
 
 class PromptSource(Protocol):
     """A collection of texts in a fixed order.
 
-    The same source serves twice: its texts are cut to prompts for decoding, or read whole as the corpus
-    that an n-gram drafter counts.
+    The same source serves two purposes: its texts become prompts, cut to length, or they are read whole as the corpus
+    of a drafter such as the n-gram drafter.
     """
 
     def texts(self) -> Iterator[Text]:
         """Yield the texts, the same ones in the same order on every call.
 
         Raises:
-            FileNotFoundError: nothing is there to read; the message names the yaml key.
+            FileNotFoundError: there is nothing to read; the message names the option.
         """
         ...
-
-
-def key(knob: str) -> str:
-    """A knob of a source as errors name it: the source cannot know which of its two places in the config it holds."""
-    return f"prompts.source.{knob} (of a corpus: drafter.corpus.{knob})"

@@ -1,43 +1,44 @@
-"""Recursive rejection: siblings are tested one after another, each against what its elders left of p."""
+"""Recursive rejection: siblings are tested in order, each against the residual left by the earlier ones."""
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Shape, TargetRows
-from framework.verifiers.leftover import Leftover
-from framework.verifiers.pooled import Pooled
+from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
+from framework.verifiers.prefix_merging import MergedPrefixes
+from framework.verifiers.residual import Residual
 from framework.verifiers.tree_walk import WalksChosenTokens
 from framework.verifiers.verifier import Guarantee
 
 
 class RecursiveRejection(WalksChosenTokens):
-    """Keep a sibling x with probability min(1, r(x) / d(x)), where r is what is left of p and d what x was drawn from.
+    """Accept a sibling x with probability min(1, r(x) / d(x)), where r is the residual of p and x was drawn from d.
 
-    At first r is p and d is q. After a loss r becomes norm((r - d)+); under WITHOUT_REPLACEMENT d loses x, for
-    siblings drawn independently (IID) it stays q. Where all children are lost, r is emitted from. The first is the
-    rule of Sequoia (Chen et al., 2024), the second that of SpecInfer (Miao et al., 2024), which takes nodes that stand
-    for the same tokens as one. On a chain both are speculative sampling, for chosen tokens the walk down the tree.
+    Initially r = p and d = q. A rejection sets r to norm((r - d)+). Under WITHOUT_REPLACEMENT, it also removes x from
+    d; for siblings drawn independently (IID), d stays q. If all children are rejected, the next token is drawn from r.
+    WITHOUT_REPLACEMENT gives the rule of Sequoia (Chen et al., 2024), IID that of SpecInfer (Miao et al., 2024), which
+    merges nodes with equal prefixes. On a chain both are speculative sampling; for chosen tokens both are the tree
+    walk (`TreeWalk`).
     """
 
     guarantee = Guarantee.EXACT
     token_rule = False
 
-    def check(self, law: Law, shape: Shape) -> None:
-        """Take any draft."""
+    def check(self, scheme: SamplingScheme, shape: Shape) -> None:
+        """Every draft is allowed."""
 
-    def _stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
-        """[B, N + 1]: the chance of keeping a row's path, and of losing all its children."""
-        left = target.once(_leftover, draft)
-        tree, keep = left.pooled.draft.tree, left.share.where(draft.valid, 0)
-        # A token that was lost has nothing left in r: of equal siblings, none is kept but the first.
+    def _stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
+        """[B, N + 1]: probability of accepting a row's path and rejecting all its children."""
+        left = target.once(_residual, draft)
+        tree, keep = left.merged.draft.tree, left.share.where(draft.valid, 0)
+        # A rejected token has no mass left in r, so of equal siblings only the first can be accepted.
         return tree.along(keep * tree.over_elders(1 - keep)) * tree.over_children(1 - keep)
 
-    def _replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
-        """[B, V]: what is left of p after the row's children."""
-        return target.once(_leftover, draft).law(target, stop)
+    def _next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
+        """[B, V]: the residual of p after the row's children."""
+        return target.once(_residual, draft).distribution(target, stop)
 
 
-def _leftover(target: TargetRows, draft: Draft) -> Leftover:
-    pooled = Pooled.of(draft)
-    # Pooling makes siblings of any nodes at one depth.
-    turns = draft.tree.turns_of_siblings if pooled.draft is draft else draft.tree.turns_of_levels
-    return Leftover.of(target, pooled, turns, hands_down=False)
+def _residual(target: TargetRows, draft: Draft) -> Residual:
+    merged = MergedPrefixes.of(draft)
+    # Merging can make any two nodes at one depth siblings.
+    turns = draft.tree.turns_of_siblings if merged.draft is draft else draft.tree.turns_of_levels
+    return Residual.of(target, merged, turns, hands_down=False)

@@ -3,34 +3,34 @@
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Shape, TargetRows
+from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
 from framework.verifiers.verifier import Guarantee
 
 
 class SpeculativeSampling:
-    """Keep a drafted token x with probability min(1, p(x) / q(x)); after the first loss emit from norm((p - q)+).
+    """Accept x with probability min(1, p(x) / q(x)); after the first rejection draw from norm((p - q)+).
 
-    Exact for chains: keeping contributes min(p, q), the replacement the rest of p. With a one-hot q this is "keep
-    with probability p(x), else draw from p without x"; with a one-hot p it is "equal to the argmax".
+    Exact for chains: acceptance contributes min(p, q), the replaced token the rest of p. With a one-hot q the rule is
+    "accept x with probability p(x), otherwise draw from p without x"; with a one-hot p, "accept x if it is the argmax".
     """
 
     guarantee = Guarantee.EXACT
     token_rule = True
 
-    def check(self, law: Law, shape: Shape) -> None:
+    def check(self, scheme: SamplingScheme, shape: Shape) -> None:
         """
         Raises:
             ValueError: the draft is not a chain.
         """
         require_chain(shape, verifier="speculative_sampling")
 
-    def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
-        """[B, N + 1]: the chance of keeping all nodes before a row and losing the next one."""
+    def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
+        """[B, N + 1]: probability of accepting all nodes up to a row and rejecting the next one."""
         p, q = target.prob_of(draft.tokens), draft.prob_of_tokens()
         return first_loss((p / q).clamp(max=1), q, draft.valid)
 
-    def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
-        """[B, V]: the residual where a node was lost, p itself where none was offered."""
+    def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
+        """[B, V]: the residual where a node was rejected, p where none was offered."""
         p = target.probs(stop)
         if draft.num_nodes == 0:
             return p
@@ -44,7 +44,7 @@ class SpeculativeSampling:
             masses = draft.probs[rows, lost].to(p.dtype)  # a target may be float64
             residual = p.scatter_add(1, draft.support[rows, lost], -masses).clamp(min=0)
         mass = residual.sum(1, keepdim=True)
-        # Without mass p equals q up to rounding, and losing was impossible but for rounding: p is right again.
+        # Without mass, p equals q up to rounding, and only rounding caused the rejection: p is correct again.
         use_residual = (stop < draft.offered_depth).unsqueeze(1) & (mass > 0)
         return torch.where(use_residual, residual / mass, p)
 
@@ -52,7 +52,7 @@ class SpeculativeSampling:
 def require_chain(shape: Shape, *, verifier: str) -> None:
     """
     Raises:
-        ValueError: the draft is not a chain; the message names `verifier`, which verifies nothing else.
+        ValueError: the draft is not a chain; the message names `verifier`, which verifies only chains.
     """
     if shape is not Shape.CHAIN:
         raise ValueError(
@@ -62,17 +62,17 @@ def require_chain(shape: Shape, *, verifier: str) -> None:
 
 
 def first_loss(keep: Tensor, q: Tensor, valid: Tensor) -> Tensor:
-    """Law of where a chain ends if its nodes are tested one after another until one is lost.
+    """Distribution of the stop on a chain whose nodes are tested in order until one is rejected.
 
     Args:
-        keep: [B, N] the chance that a node is kept once it is tested.
-        q: [B, N] the drafter's probability of each node's token.
-        valid: [B, N] bool; what is not offered is lost.
+        keep: [B, N] probability that a tested node is accepted.
+        q: [B, N] drafter's probability of each node's token.
+        valid: [B, N] bool; nodes that are not offered are rejected.
 
     Returns:
-        [B, N + 1]: the chance of keeping all nodes before a row and losing the next one.
+        [B, N + 1]: probability of accepting all nodes up to a row and rejecting the next one.
     """
-    # q = 0 for a drawn token means that q is not the law it was drawn from: no number can be right.
+    # q = 0 for a drawn token means that q is not the distribution it was drawn from: no result would be correct.
     keep = torch.where(q > 0, keep, torch.nan).where(valid, 0)
     certain = keep.new_ones(len(keep), 1)
     reach = torch.cat([certain, keep.cumprod(1)], 1)

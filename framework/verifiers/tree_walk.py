@@ -1,68 +1,68 @@
-"""The walk down a tree of chosen tokens: draw from p, and follow where the token was drafted."""
+"""The walk down a tree of chosen tokens: draw from p and follow the child with that token."""
 
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Shape, TargetRows
-from framework.verifiers.pooled import pooled_of
+from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
+from framework.verifiers.prefix_merging import merged_of
 from framework.verifiers.verifier import Guarantee
 
 
 class TreeWalk:
-    """At every row draw the next token from p; if a child holds it go there, else emit it and stop.
+    """Draw the next token from p at every row; move to the child that holds it, otherwise emit it and stop.
 
-    Exact for any tree of chosen tokens, whoever chose them and however (Medusa's greedy trees, several looked-up
-    continuations): every emitted token is drawn from p itself. Nodes that stand for the same tokens are one: what
-    follows any of them can be gone on to. On a chain it is speculative sampling with a one-hot q.
+    Exact for any tree of chosen tokens, however they were chosen (Medusa's greedy trees, several looked-up
+    continuations): every emitted token is drawn from p. Nodes with equal prefixes are merged, so that the walk can
+    continue below any of them. On a chain this is speculative sampling with a one-hot q.
     """
 
     guarantee = Guarantee.EXACT
     token_rule = False
 
-    def check(self, law: Law, shape: Shape) -> None:
+    def check(self, scheme: SamplingScheme, shape: Shape) -> None:
         """
         Raises:
             ValueError: tokens are drawn, not chosen.
         """
-        if law is not Law.ONE_HOT:
+        if scheme is not SamplingScheme.ONE_HOT:
             raise ValueError(
-                f"verifier=tree_walk verifies chosen tokens, but the drafter draws them ({law.name}); "
+                f"verifier=tree_walk verifies chosen tokens, but the drafter draws them ({scheme.name}); "
                 "choose verifier=recursive_rejection, or another drafter="
             )
 
-    def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
-        """[B, N + 1]: the chance of being led to a row and of drawing there what no child holds."""
-        pooled = target.once(pooled_of, draft)
-        p = pooled.prob_of_tokens(target).where(pooled.is_first, 0)
-        in_children = p.new_zeros(len(p), draft.num_nodes + 1).scatter_add(1, pooled.draft.parent + 1, p)
-        return pooled.draft.tree.along(p) * (1 - in_children).clamp(min=0)
+    def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
+        """[B, N + 1]: probability of reaching a row and drawing a token that none of its children holds."""
+        merged = target.once(merged_of, draft)
+        p = merged.prob_of_tokens(target).where(merged.is_first, 0)
+        in_children = p.new_zeros(len(p), draft.num_nodes + 1).scatter_add(1, merged.draft.parent + 1, p)
+        return merged.draft.tree.along(p) * (1 - in_children).clamp(min=0)
 
-    def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
-        """[B, V]: p without the tokens of the row's children."""
+    def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
+        """[B, V]: p without the tokens of the row's children, normalised."""
         p = target.probs(stop)
-        children = target.once(pooled_of, draft).children(stop)
+        children = target.once(merged_of, draft).children(stop)
         held = torch.zeros_like(p).scatter_add(1, draft.tokens, children.to(p.dtype)) > 0
         rest = p.where(~held, 0)
         mass = rest.sum(1, keepdim=True)
-        # Without mass the children hold all of p up to rounding, and stopping was impossible but for rounding.
+        # Without mass, the children hold all of p up to rounding, and only rounding caused the stop.
         return torch.where(mass > 0, rest / mass, p)
 
 
 class WalksChosenTokens(ABC):
-    """A rule for drawn tokens, which for chosen ones, and where there are none, is the walk."""
+    """A rule for drawn tokens that is the tree walk for chosen tokens and for empty drafts."""
 
-    def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
-        """[B, N + 1]: where the walk ends, or the rule."""
-        return (TreeWalk().stop_law if draft.is_chosen else self._stop_law)(target, draft)
+    def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
+        """[B, N + 1]: distribution of the stop, of the tree walk or of the rule."""
+        return (TreeWalk().stop_probs if draft.is_chosen else self._stop_probs)(target, draft)
 
-    def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
-        """[B, V]: what follows the walk, or the rule."""
-        return (TreeWalk().replacement if draft.is_chosen else self._replacement)(target, draft, stop)
-
-    @abstractmethod
-    def _stop_law(self, target: TargetRows, draft: Draft) -> Tensor: ...
+    def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
+        """[B, V]: distribution of the next token, of the tree walk or of the rule."""
+        return (TreeWalk().next_token_probs if draft.is_chosen else self._next_token_probs)(target, draft, stop)
 
     @abstractmethod
-    def _replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor: ...
+    def _stop_probs(self, target: TargetRows, draft: Draft) -> Tensor: ...
+
+    @abstractmethod
+    def _next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor: ...

@@ -1,18 +1,19 @@
-"""Typical acceptance: keep what the target finds likely enough, whoever drafted it (Medusa)."""
+"""Typical acceptance: accept tokens that the target finds likely enough, whatever the drafter (Medusa)."""
 
 import torch
 from torch import Tensor
 
-from framework.draft import Draft, Law, Shape, TargetRows
+from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
+from framework.core.option_error import OptionError
 from framework.verifiers.verifier import Guarantee
 
 
 class TypicalAcceptance:
-    """Keep the longest path of nodes with p(x) > min(ε, δ exp(-H(p))), the likelier of two; then draw from p.
+    """Accept the longest path of nodes with p(x) > min(ε, δ exp(-H(p))), the likelier on ties; then draw from p.
 
-    Where p is spread out, with a large entropy H in nats, less likely tokens are typical of it, too. Nothing is drawn
-    but the last token, and q is not asked: lossy above temperature 0. There p is one-hot, H is 0 and the bound below 1,
-    so that what is kept is the argmax, node after node (Cai et al., 2024).
+    The larger the entropy H of p, in nats, the lower the bound. Only the last token is drawn, and q is not used: lossy
+    above temperature 0. At temperature 0, p is one-hot, H is 0 and the bound is below 1, so that only argmax tokens are
+    accepted (Cai et al., 2024).
     """
 
     guarantee = Guarantee.GREEDY_EXACT
@@ -21,38 +22,38 @@ class TypicalAcceptance:
     def __init__(self, *, epsilon: float, delta: float):
         """
         Args:
-            epsilon: ε, in (0, 1): what is always likely enough.
-            delta: δ > 0: the share of exp(-H) that is.
+            epsilon: ε, in (0, 1); tokens with p > ε are always accepted.
+            delta: δ > 0, factor of exp(-H).
 
         Raises:
-            ValueError: one of them is not such a number.
+            ValueError: an argument is not a number in its range.
         """
         for key, value, allowed, top in (("epsilon", epsilon, "in (0, 1)", 1.0), ("delta", delta, "> 0", torch.inf)):
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < top:
-                raise ValueError(f"verifier.{key} is {value!r}; allowed: a number {allowed}")
+                raise OptionError(key, value, f"a number {allowed}")
         self.epsilon, self.delta = epsilon, delta
 
-    def check(self, law: Law, shape: Shape) -> None:
-        """Take any draft."""
+    def check(self, scheme: SamplingScheme, shape: Shape) -> None:
+        """Every draft is allowed."""
 
-    def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
-        """[B, N + 1]: one at the row where the kept path ends."""
+    def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
+        """[B, N + 1]: one at the row where the accepted path ends."""
         p = target.prob_of(draft.tokens)
         bound = self._bound(target).gather(1, draft.parent + 1)
         kept = draft.tree.along((draft.valid & (p > bound)).to(p.dtype)) > 0
         length = torch.where(kept, draft.tree.depth, -1)
         log_p = torch.where(draft.tree.sees[:, :, 1:], p.log().unsqueeze(1), 0.0).sum(2)
         log_p = log_p.masked_fill(length < length.amax(1, keepdim=True), -torch.inf)
-        stop_law = torch.zeros_like(log_p).scatter(1, log_p.argmax(1, keepdim=True), 1.0)
-        # q = 0 for a drawn token means that it was not drawn as the draft says; not even this rule goes on then.
+        stop_probs = torch.zeros_like(log_p).scatter(1, log_p.argmax(1, keepdim=True), 1.0)
+        # q = 0 for a drawn token means that q is not the distribution it was drawn from: even this rule gives NaN.
         impossible = draft.valid & (draft.prob_of_tokens() == 0)
-        return stop_law.masked_fill(impossible.any(1, keepdim=True), torch.nan)
+        return stop_probs.masked_fill(impossible.any(1, keepdim=True), torch.nan)
 
-    def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
+    def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: p."""
         return target.probs(stop)
 
     def _bound(self, target: TargetRows) -> Tensor:
-        """[B, N + 1]: what a token must exceed after each row."""
+        """[B, N + 1]: lower bound on p of an accepted token after each row."""
         entropy = torch.special.entr(target.all_probs).sum(2)
         return (self.delta * (-entropy).exp()).clamp(max=self.epsilon)

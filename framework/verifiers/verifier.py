@@ -1,23 +1,23 @@
-"""The Verifier protocol: an acceptance rule written as a pair of laws."""
+"""The Verifier protocol: an acceptance rule as a pair of distributions."""
 
 from enum import Enum
 from typing import Protocol
 
 from torch import Tensor
 
-from framework.draft import Draft, Law, Shape, TargetRows
+from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
 
 
 class Guarantee(Enum):
-    """What a rule promises about the output."""
+    """Guarantee of a rule about the output distribution."""
 
-    EXACT = "exact"  # the target's own law
-    GREEDY_EXACT = "greedy-exact"  # the target's argmax sequence at temperature 0, nothing above it
+    EXACT = "exact"  # the target's own distribution
+    GREEDY_EXACT = "greedy-exact"  # the target's argmax sequence at temperature 0; no guarantee above it
     LOSSY = "lossy"
 
 
 class Verifier(Protocol):
-    """Decides which drafted tokens stay: first a law over where acceptance stops, then a law over what follows.
+    """Acceptance rule: a distribution over the row where acceptance stops, and one over the next token.
 
     Every published rule is such a pair, so the loop draws twice per row for all of them, and a test can sum over
     every draft and every stop instead of sampling.
@@ -26,20 +26,20 @@ class Verifier(Protocol):
     guarantee: Guarantee
 
     token_rule: bool
-    """Whether a node that is reached is kept with probability min(1, p / q). Then Σ min(p, q) says how many are."""
+    """Whether a reached node is accepted with probability min(1, p / q), so that Σ min(p, q) is its acceptance rate."""
 
-    def check(self, law: Law, shape: Shape) -> None:
-        """Called before any model is loaded.
+    def check(self, scheme: SamplingScheme, shape: Shape) -> None:
+        """Check that this rule can verify such drafts. Called before any model is loaded.
 
         Raises:
-            ValueError: this rule cannot verify such drafts; the message names the yaml key.
+            ValueError: it cannot; the message names the yaml key.
         """
         ...
 
-    def stop_law(self, target: TargetRows, draft: Draft) -> Tensor:
+    def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: probability that acceptance ends at pending (row 0) or at node i (row i + 1)."""
         ...
 
-    def replacement(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
-        """[B, V]: law of the token emitted after row stop[b]; stop [B] int64."""
+    def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
+        """[B, V]: distribution of the token emitted after row stop[b]; stop [B] int64."""
         ...

@@ -1,0 +1,54 @@
+"""DART drafter: one shallow layer drafts all positions in parallel from mask tokens (Liu et al., 2026)."""
+
+import torch
+from torch import Tensor
+
+from framework.core.draft import Draft, Outcome
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+from framework.drafting.parallel_draft import ParallelDraft
+from framework.heads.dart_layer import load_layer
+from framework.models.target import Target
+
+
+class Dart:
+    """Drafts all positions from the target's last state, the pending token, and one mask token per position.
+
+    A tree holds the top tokens of every position, arranged for the largest expected number of accepted nodes under
+    held-out accuracies and the node budget. A greedy chain holds the most likely token of each position. A sampled
+    chain holds one draw from each position, independent of the draws before it.
+    """
+
+    def __init__(self, target: Target, *, path: str, form: str, nodes: int):
+        """
+        Args:
+            target: the target that the layer was trained for.
+            path: folder of the layer, written by `experiments.train`.
+            form: tree, greedy_chain or sampled_chain.
+            nodes: node budget of the tree, >= 1; chains have one node per position.
+
+        Raises:
+            OSError: the folder holds no layer, or a damaged one.
+            ValueError: an unknown form, nodes < 1, or a layer trained for another target.
+        """
+        ParallelDraft.check_form(form)
+        self._layer, accuracies = load_layer(path, target)
+        self._positions = ParallelDraft(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
+        self.scheme, self.shape = self._positions.scheme, self._positions.shape
+        self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
+
+    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self.observe(sequences, prefill)
+
+    @torch.no_grad()
+    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
+        """Draft to depth gamma, or to the depth of the tree or number of positions if that is smaller."""
+        logits = self._layer(self._hidden, sequences.pending, self._positions.depth(gamma)).float()
+        return self._positions.draft(logits, self._sampling, uniforms)
+
+    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
+        # The state from which the target's output layer scored the pending token.
+        hidden = outcome.hidden
+        assert hidden is not None, "the layer needs Outcome.hidden"
+        self._hidden = hidden[torch.arange(len(hidden), device=hidden.device), outcome.stop]

@@ -1,0 +1,1 @@
+"""Configs: checks, object construction and one-line errors."""

@@ -1,0 +1,71 @@
+"""Terminal output shared by the commands: status lines, and one-line errors for wrong input."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import CompactHydraException, InstantiationException
+from hydra.types import RunMode
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+
+def status(doing: str) -> Status:
+    """Spinner for steps that take seconds: `with status("building ngram"):`. Silent without a terminal."""
+    return Console(stderr=True).status(doing)
+
+
+def announce(doing: str) -> None:
+    """Print the start of a timed step; a spinner's thread would disturb the timing."""
+    Console(stderr=True).print(doing, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def one_line_errors(*, interrupted: str | None = "finished prompts are in prompts.jsonl") -> Iterator[None]:
+    """Turn errors of the user's input into one line and exit status 1.
+
+    Other errors are bugs and keep their traceback.
+
+    With HYDRA_FULL_ERROR=1 in the environment all errors keep it. A point of a sweep raises CompactHydraException
+    with that line instead of exiting.
+
+    Args:
+        interrupted: where to find the results after an interrupt, for its message; None: KeyboardInterrupt passes.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1" or (line := _in_one_line(error, interrupted)) is None:
+            raise
+        if is_point_of_sweep() and isinstance(error, Exception):  # the sweep's other points continue
+            raise CompactHydraException(line) from None
+        Console(stderr=True).print(Text(line, "red"), soft_wrap=True)
+        sys.exit(1)
+
+
+def _in_one_line(error: BaseException, interrupted: str | None) -> str | None:
+    """One-line message of an error; None if it keeps its traceback."""
+    match error:
+        case KeyboardInterrupt():
+            return interrupted and f"interrupted; {interrupted}"
+        case InstantiationException():
+            # The constructor's message states the given value, the allowed ones and the key.
+            return _named(error.__cause__ or error)
+        case OmegaConfBaseException():
+            return _named(error, str(error).splitlines()[0])
+        case ValueError() | OSError() | FloatingPointError() | ImportError():
+            return _named(error)
+    return None
+
+
+def _named(error: BaseException, message: str | None = None) -> str:
+    return f"{type(error).__name__}: {error if message is None else message}"
+
+
+def is_point_of_sweep() -> bool:
+    """Whether this process runs a point of a Hydra multirun (-m)."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN

@@ -1,0 +1,43 @@
+"""Text of a command's `--help`, from its yaml and its config groups; conf/help.yaml has the template."""
+
+import re
+import textwrap
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+CONF = Path(__file__).parents[2] / "conf"
+WIDTH = 110  # characters in a line
+
+
+def register_help() -> None:
+    """Register the resolvers `about` and `parts` for conf/help.yaml."""
+    OmegaConf.register_new_resolver("about", about, replace=True)
+    OmegaConf.register_new_resolver("parts", parts, replace=True)
+
+
+def about() -> str:
+    """First comment of the command's yaml, its description."""
+    yaml = CONF / f"{HydraConfig.get().job.config_name}.yaml"
+    return yaml.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+
+
+def parts() -> str:
+    """One line per config group with its choices, other packages' included; the selected ones are in brackets."""
+    chosen: dict[str, list[str | None]] = {}
+    for key, choice in reversed(HydraConfig.get().runtime.choices.items()):  # Hydra lists the last one first
+        if not key.startswith("hydra/"):
+            # Entries such as drafter@drafters.medusa are listed once, as drafter@drafters.NAME.
+            chosen.setdefault(re.sub(r"(?<=@drafters)\..*", ".NAME", key), []).append(choice)
+    if not chosen:
+        return ""
+    width = max(map(len, chosen)) + 2
+    lines = ["Parts, set by PART=CHOICE; the default choice is in brackets:"]
+    for key, its in chosen.items():
+        options = GlobalHydra.instance().config_loader().get_group_options(key.split("@")[0])
+        listed = ", ".join(f"[{option}]" if option in its else option for option in options)
+        indent = " " * (width + 2)
+        lines += textwrap.wrap(f"  {key:{width}}{listed}", WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return "\n".join(lines) + "\n"

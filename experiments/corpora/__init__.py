@@ -1,0 +1,1 @@
+"""Prompt sources and corpora for this project's tasks."""

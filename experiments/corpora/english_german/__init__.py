@@ -1,0 +1,1 @@
+"""English sentences with German translations, generated from a lexicon and a grammar."""

@@ -1,0 +1,1 @@
+"""Measurement of points: counts, timings and the resulting records."""

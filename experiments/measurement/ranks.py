@@ -1,0 +1,86 @@
+"""Ranks: processes that share the batches of a measurement, started and placed by torchrun or submitit."""
+
+import os
+from datetime import datetime, timedelta
+from functools import cache
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+PATIENCE = timedelta(minutes=30)  # timeout for the slowest rank; longer than a batch takes
+
+
+class Ranks:
+    """Number of this process and of all processes in a measurement. Rank 0 writes the results."""
+
+    def __init__(self, number: int = 0, size: int = 1):
+        self.number, self.size = number, size
+
+    def all(self, own: T) -> list[T]:
+        """Gather one picklable object per rank, in rank order.
+
+        Every rank must make the same sequence of calls.
+
+        Raises:
+            ConnectionError: a rank has ended, or did not answer in time.
+        """
+        if self.size == 1:
+            return [own]
+        everybody: list[T | None] = [None] * self.size
+        try:
+            dist.all_gather_object(everybody, own)
+        except RuntimeError as error:  # gloo raises no narrower type
+            reason = str(error).strip().splitlines()[0]
+            raise ConnectionError(
+                f"rank {self.number} of {self.size} lost another: it ended with an error, which it printed, or did not "
+                f"answer within {PATIENCE.total_seconds() / 60:g} minutes; run the same command again. {reason}"
+            ) from error
+        return everybody  # type: ignore[return-value]
+
+
+@cache
+def joined() -> Ranks:
+    """Join the ranks that this process was started with; the first call waits for all of them."""
+    if os.environ.get("SUBMITIT_EXECUTOR") and "RANK" not in os.environ:
+        from submitit.helpers import TorchDistributedEnvironment
+
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+    if not started_together():
+        return Ranks()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())  # the default `cuda` device
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def started_together() -> bool:
+    """Whether torchrun, or a launcher with the same environment variables, started several processes."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+def begun(pattern: str) -> str:
+    """Start time formatted by strftime, the same on all ranks; used as a folder name."""
+    return joined().all(datetime.now().strftime(pattern))[0]
+
+
+def check_devices(device: str, *, several: bool = False, share_cores: bool) -> None:
+    """Check that ranks on one machine do not distort each other's timings.
+
+    Args:
+        device: the yaml's `device`.
+        several: whether one target uses all GPUs.
+        share_cores: whether ranks may share cores or a GPU.
+
+    Raises:
+        ValueError: ranks share the cores of a machine, or a GPU.
+    """
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if joined().size > 1 else 1
+    on_gpus = device in ("auto", "cuda") and torch.cuda.is_available() and not several
+    if beside > (torch.cuda.device_count() if on_gpus else 1) and not share_cores:
+        raise ValueError(
+            f"share_cores is false, and {beside} ranks share this machine's cores, or a GPU (device={device}), which "
+            "distorts their timings; start one rank per GPU or machine, or set share_cores=true if the timings are not "
+            "used"
+        )

@@ -1,0 +1,100 @@
+"""The record of a measured candidate."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from experiments.measurement.merging import Merged
+from experiments.measurement.metrics import (
+    BASELINE,
+    HUGGING_FACE,
+    all_metrics,
+    expert_metrics,
+    inner_metrics,
+    parted_from,
+    stage_times,
+    walltime,
+)
+from experiments.measurement.plan import Candidate, Plan
+from experiments.measurement.quality import quality
+from experiments.measurement.timing import PartTimes
+from experiments.results.record import Record
+from framework.core.sampling import Sampling
+from framework.metrics.equality import Difference
+from framework.models.target import Target
+from framework.prompts.prompt_set import PromptSet
+
+
+def build_record(
+    candidate: Candidate, merged: Merged, plan: Plan, target: Target, sampling: Sampling, origin: dict[str, Any]
+) -> Record:
+    """Build a candidate's record from the merged results of all batches.
+
+    Args:
+        origin: fields of the record that state where and when it was measured.
+    """
+    name, tally, prompt_set = candidate.point.name, candidate.tally, plan.prompt_set
+    parted = _parted(name, merged, plan, target, sampling)
+    parts = PartTimes.middle([parts for _, parts in merged.beside[name]])
+    metrics = all_metrics(name, tally, merged.beside, merged.runs, parted) | _own_metrics(
+        candidate, merged, plan, target
+    )
+    metrics |= expert_metrics(candidate.experts, parts)
+    stages, stages_per_round = stage_times(
+        merged.runs[name][0], num_passes=tally.num_passes, parts=parts, num_nodes=metrics.get("nodes/mean", 0.0)
+    )
+    return Record(
+        name=name,
+        study=candidate.point.study,
+        point=candidate.point.settings,
+        config=candidate.point.config,
+        seconds=walltime(merged.runs[name]),
+        chat=prompt_set.chat,
+        seeds=[plan.seed + row for row in range(len(prompt_set.prompts))],
+        counts=_counts(candidate, prompt_set),
+        metrics=metrics,
+        differences={other: [asdict(found) for found in places] for other, places in parted.items()},
+        stages=stages,
+        stages_ms_per_round=stages_per_round,
+        rounds_histogram={"accepted": tally.accepted.sum(0).tolist()},
+        prompts=candidate.rows,
+        **origin,
+    )
+
+
+def _parted(name: str, merged: Merged, plan: Plan, target: Target, sampling: Sampling) -> dict[str, list[Difference]]:
+    """Find where greedy tokens differ from those of the plain decoders; empty above temperature 0.
+
+    It is also empty in half precision: passes of different shape break near-ties differently, so equality proves
+    nothing.
+    """
+    if not sampling.greedy or target.model.model.dtype not in (torch.float32, torch.float64):
+        return {}
+    prompts = [list(prompt.tokens) for prompt in plan.prompt_set.prompts]
+    return parted_from((BASELINE, HUGGING_FACE), name, merged.runs, target, prompts, plan.stopping)
+
+
+def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Target) -> dict[str, Any]:
+    """Metrics that only some points have: answer quality, divergence of a lossy rule, and a drafter's inner rounds."""
+    answers = [tokens for run in merged.runs[candidate.point.name][0] for tokens in run.generation.tokens]
+    metrics: dict[str, Any] = quality(
+        [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers],
+        [prompt.reference for prompt in plan.prompt_set.prompts],
+    )
+    if found := candidate.divergences:
+        metrics["divergence/total_variation"] = sum(found) / len(found)
+    return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})
+
+
+def _counts(candidate: Candidate, prompt_set: PromptSet) -> dict[str, Any]:
+    inner = {"inner": candidate.inner_tally.counts()} if candidate.inner_tally else {}
+    return (
+        candidate.tally.counts()
+        | inner
+        | {
+            "prompts": len(prompt_set.prompts),
+            "prompts_truncated": prompt_set.num_truncated,
+            "prompts_skipped": prompt_set.num_skipped,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Losslessness proof: the matrix of cells and the negative controls."""

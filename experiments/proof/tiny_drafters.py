@@ -1,0 +1,150 @@
+"""Every drafter with a yaml, built for a tiny target, so that tests and proofs take seconds."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config.builders import DrafterFactory, build
+from framework.conformance.tiny_models import save_tiny, tiny_other_tokenizer
+from framework.core.drafter import Drafter
+from framework.drafting.layer_set import LayerSet, save_layer_set
+from framework.heads.dart_layer import DartLayer, save_layer
+from framework.heads.eagle_layer import EagleLayer, save_eagle
+from framework.heads.medusa_heads import MedusaHeads, save_heads
+from framework.models.encoder_decoder import num_decoder_layers
+from framework.models.target import Target
+
+FOLDER = Path(__file__).parents[2] / "conf" / "drafter"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def tiny_factory(name: str, vocabulary: int) -> DrafterFactory:
+    """Return the factory described by a drafter's yaml, for tiny targets with this vocabulary size."""
+    return tiny_factory_of(drafter_node(name), vocabulary)
+
+
+def drafter_node(name: str) -> DictConfig:
+    """Load a drafter's yaml, with the yamls of the drafters in its defaults list inserted."""
+    node = OmegaConf.load(FOLDER / f"{name}.yaml")
+    assert isinstance(node, DictConfig)
+    for entry in node.pop("defaults", []):
+        if isinstance(entry, DictConfig):
+            ((group, choice),) = entry.items()
+            node[str(group).removeprefix("/drafter@")] = drafter_node(choice)
+    return node
+
+
+def tiny_factory_of(node: DictConfig, vocabulary: int) -> DrafterFactory:
+    """Return the factory of a config node, with embedded models and the standard library replaced by tiny ones."""
+    settings = OmegaConf.to_container(node, resolve=False)
+
+    def factory(*, target: Target) -> Drafter:
+        root = {
+            "target": {"dtype": "float32", "attention": "sdpa"},
+            "drafter": _made_tiny(settings, vocabulary, target),
+        }
+        return build(OmegaConf.create(root).drafter)(target=target)
+
+    return factory
+
+
+def save_tiny_heads(folder: Path, target: Target) -> Path:
+    """Write random Medusa heads for a target, with accuracies that yield a tree of several depths and ranks."""
+    ranks = min(target.vocabulary_size, 4)
+    heads = MedusaHeads(target, num_heads=3, output="mapped")
+    with torch.no_grad():
+        for number, parameter in enumerate(heads.parameters()):
+            random = torch.Generator().manual_seed(number)
+            parameter.add_(torch.randn(parameter.shape, generator=random).to(parameter) * 0.3)
+    accuracies = [[0.6 / (head + rank) for rank in range(ranks)] for head in range(1, 4)]
+    save_heads(folder, heads, target=target, accuracies=accuracies)
+    return folder
+
+
+def save_tiny_layer(folder: Path, target: Target) -> Path:
+    """Write a random DART layer that drafts three positions in parallel, with accuracies that yield a tree."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = DartLayer(target, num_positions=3)
+        with torch.no_grad():
+            layer.change.weight.add_(torch.randn_like(layer.change.weight) * 0.1)
+    ranks = min(target.vocabulary_size, 4)
+    accuracies = [[0.6 / (position + rank) for rank in range(ranks)] for position in range(1, 4)]
+    save_layer(folder, layer, target=target, accuracies=accuracies)
+    return folder
+
+
+def save_tiny_eagle(folder: Path, target: Target) -> Path:
+    """Write a random EAGLE layer, which predicts hidden states."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        save_eagle(folder, EagleLayer(target), target=target)
+    return folder
+
+
+# Embedded models trained for a target, each with the function that writes a random one.
+FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle": save_tiny_eagle}
+
+
+def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
+    if isinstance(value, str) and value.startswith("${zoo:"):
+        name = value.removeprefix("${zoo:").removesuffix("}")
+        if name == "layer_skip.yaml":
+            return _tiny_layers(target)
+        if name in FITTED:
+            return str(FITTED[name](_temporary() / f"{name}-{target.fingerprint}", target))
+        return _tiny_folder(name, vocabulary)
+    if not isinstance(value, dict):
+        return value
+    made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
+    if str(made.get("_target_")).endswith("StandardLibrary"):
+        made["folder"] = _tiny_library()
+    if str(made.get("_target_")).endswith("Online"):
+        made["window"] = 64  # fits the context of tiny models
+    if str(made.get("_target_")).endswith("load_other_model"):
+        made["path"] = _tiny_other_folder(vocabulary)
+    return made
+
+
+@cache
+def _temporary() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="outrider-tiny-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def _tiny_folder(name: str, vocabulary: int) -> str:
+    return str(save_tiny(_temporary() / f"{name}-{vocabulary}", vocabulary=vocabulary, seed=len(name)))
+
+
+@cache
+def _tiny_other_folder(vocabulary: int) -> str:
+    tokenizer = tiny_other_tokenizer(vocabulary)
+    folder = _temporary() / f"other-{vocabulary}"
+    return str(save_tiny(folder, vocabulary=len(tokenizer), tokenizer=tokenizer, seed=5))
+
+
+def _tiny_layers(target: Target) -> str:
+    """Write a layer set that skips the last attention and the first MLP."""
+    num_layers = num_decoder_layers(target.model.model)
+    path = _temporary() / f"layers-{target.fingerprint}.yaml"
+    save_layer_set(path, LayerSet(num_layers, (num_layers - 1,), (0,)), fingerprint=target.fingerprint, facts={})
+    return str(path)
+
+
+@cache
+def _tiny_library() -> str:
+    """Write a library of three files; their words use the first letters, which tiny vocabularies contain."""
+    folder = _temporary() / "library"
+    folder.mkdir()
+    for number, name in enumerate(("argparse", "cabaa", "bacca")):
+        words = [f"ab ca{'b' * (i % 3)} a{'c' * (i % number if number else 1)} def x return\n" for i in range(200)]
+        (folder / f"{name}.py").write_text("".join(words))
+    return str(folder)

@@ -1,0 +1,129 @@
+"""Measured points and their table, prepared for the page."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.reporting.plots.picture_style import colours_by_name
+from experiments.reporting.tables.report import (
+    ALARM,
+    COLUMNS,
+    GAMMA,
+    GUARANTEE,
+    LOSSY,
+    MEASURED,
+    Column,
+    baselines,
+    row_names,
+)
+from experiments.results.record import Record
+from experiments.results.records import Group, is_lossy
+
+TEXTS = ("drafter", "setting", "tokens equal")  # headings of columns sorted as text
+MEANINGS = {
+    "γ": "maximum depth of a draft",
+    "α overlap": "mean of Σ min(p, q) over tested tokens: the paper's α",
+    "α empirical": "accepted ÷ tested tokens",
+    "τ": "tokens per target pass",
+    "τ by Eq. 1": "tokens per target pass, by Eq. 1 from α",
+    "c": "time of a draft step ÷ time of a target pass over one row",
+    "predicted (Thm 3.8)": "speedup by Theorem 3.8, from the measured α and c",
+    "zero-overhead speedup": "τ ÷ (d + v): speedup of a decoding loop without overhead",
+    "measured speedup": "time per token of plain decoding ÷ that of the point, prefill excluded",
+    "min–max": "speedup of the slowest and the fastest repeat",
+    "end to end": "speedup, prefill included",
+    "efficiency": "measured ÷ zero-overhead speedup",
+    "tokens equal": "at temperature 0: whether the tokens equal those of plain decoding",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A record with its label, group and colour on the page."""
+
+    record: Record
+    label: str
+    group: str
+    colour: str
+
+    @property
+    def drafter(self) -> str:
+        return str(self.record.point.get("drafter"))
+
+    @property
+    def is_lossy(self) -> bool:
+        return is_lossy(self.record)
+
+    @property
+    def rule(self) -> str:
+        """Gamma policy (unless fixed), verifier and guarantee, in one line."""
+        point = self.record.point
+        policy = None if point.get("gamma_policy") == "fixed" else point.get("gamma_policy")
+        guarantee = LOSSY if self.is_lossy else point.get("guarantee")
+        return " · ".join(str(shown) for shown in (policy, point.get("verifier"), guarantee) if shown)
+
+    def metric(self, key: str) -> float | None:
+        value = self.record.metrics.get(key)
+        return None if value is None or not math.isfinite(value) else float(value)
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    mark: str = ""  # "alarm", "good" or ""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """Table row of a point, or of a baseline of a group."""
+
+    name: str
+    note: str
+    group: str
+    cells: list[Cell]
+    point: Point | None
+
+
+def points_of(groups: Sequence[Group]) -> list[Point]:
+    """All points, in the order of the table in the terminal."""
+    colours = colours_by_name(str(record.point.get("drafter")) for group in groups for record in group.records)
+    return [
+        Point(record, label, group.title, colours[str(record.point.get("drafter"))])
+        for group in groups
+        for label, record in zip(group.labels, group.records, strict=True)
+    ]
+
+
+def headings() -> list[tuple[str, str, bool]]:
+    """Columns of the table after drafter and setting: heading, meaning, and whether it is sorted as text."""
+    names = [column.name for column in _columns()]
+    return [(name, MEANINGS.get(name, ""), name in TEXTS) for name in names]
+
+
+def table_rows(groups: Sequence[Group]) -> list[TableRow]:
+    """One row per point; the baselines end every group."""
+    points, rows = iter(points_of(groups)), []
+    for group in groups:
+        for name in row_names(group):
+            point = next(points)
+            cells = [_cell(column, point.record) for column in _columns()]
+            rows.append(TableRow(name, point.rule, group.title, cells, point))
+        for name, shown in baselines(group):
+            cells = [Cell(shown.get(column, "")) for column in _columns()]
+            rows.append(TableRow(name, "", group.title, cells, None))
+    return rows
+
+
+def _columns() -> list[Column]:
+    """Columns of the page. The guarantee is shown below the name of a point instead."""
+    return [column for column in COLUMNS if column is not GUARANTEE]
+
+
+def _cell(column: Column, record: Record) -> Cell:
+    text = column.cell(record)
+    if column is GAMMA:
+        text = text.split()[0]
+    if ALARM in text:
+        return Cell(text, "alarm")
+    is_faster = column is MEASURED and (record.metrics.get("speedup/measured_low") or 0) > 1
+    return Cell(text, "good" if is_faster else "")

@@ -1,0 +1,1 @@
+"""Tables and figures of Leviathan, Kalman and Matias (ICML 2023), published values next to ours."""

@@ -1,0 +1,1 @@
+"""Plots of records, as PNG files."""

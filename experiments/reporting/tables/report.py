@@ -1,0 +1,283 @@
+"""Comparison table of measured points, for a terminal and as Markdown."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.results.record import Record
+from experiments.results.records import Group, group_records, is_lossy
+
+MISSING = "–"
+LOSSY = "≠ LOSSY"
+ALARM = "‼"
+SLOWER = 0.97  # ratio below which a time is lower than noise explains
+LEAST_OVER_PARTS = 0.9  # ratio of a loop's time to that of its parts; below, the parts were mistimed
+STEADY = 1.3  # repeats whose speedups differ by more than this factor were disturbed
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: heading, cell of a record, and rank in which a narrow terminal drops it."""
+
+    heading: str
+    cell: Callable[[Record], str]
+    expendable: int = 0  # 0: never dropped; the largest is dropped first
+
+    @property
+    def name(self) -> str:
+        """The heading in one line: without hyphens at line ends, except non-breaking ones."""
+        return self.heading.replace("-\n", "").replace("\N{NON-BREAKING HYPHEN}\n", "-").replace("\n", " ")
+
+
+def _metric(key: str, digits: int) -> Callable[[Record], str]:
+    return lambda record: _number(record.metrics.get(key), digits)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def _guarantee(record: Record) -> str:
+    return LOSSY if is_lossy(record) else str(record.point.get("guarantee", MISSING))
+
+
+def _gamma(record: Record) -> str:
+    gamma, policy = record.point.get("gamma"), record.point.get("gamma_policy")
+    shown = MISSING if gamma is None else str(gamma)
+    return shown if policy in (None, "fixed") else f"≤{shown} {policy}"
+
+
+def _alpha_fails(record: Record) -> bool:
+    return record.metrics.get("alpha/check") is False
+
+
+def _empirical(record: Record) -> str:
+    shown = _number(record.metrics.get("alpha/empirical"), 3)
+    return f"{ALARM} {shown}" if _alpha_fails(record) else shown
+
+
+def _repeats(record: Record) -> tuple[float | None, float | None]:
+    """Speedups of the slowest and the fastest repeat."""
+    return record.metrics.get("speedup/measured_low"), record.metrics.get("speedup/measured_high")
+
+
+def _unsteady(record: Record) -> bool:
+    low, high = _repeats(record)
+    return low is not None and high is not None and high > STEADY * low
+
+
+def _min_max(record: Record) -> str:
+    low, high = _repeats(record)
+    shown = MISSING if low is None or high is None else f"{low:.2f}–{high:.2f}"
+    return f"{ALARM} {shown}" if _unsteady(record) else shown
+
+
+def _faster_than_its_parts(record: Record) -> bool:
+    """Whether the loop took less time than its parts, which indicates a timing error.
+
+    An efficiency above 1 is no such error: the loop of plain decoding may have more overhead relative to its parts.
+    """
+    return record.metrics.get("time_over_parts", 1) < LEAST_OVER_PARTS
+
+
+def _efficiency(record: Record) -> str:
+    efficiency = record.metrics.get("efficiency")
+    shown = MISSING if efficiency is None else f"{efficiency:.0%}"
+    return f"{ALARM} {shown}" if _faster_than_its_parts(record) else shown
+
+
+def _unequal_to(record: Record) -> list[str]:
+    named = {"tokens_equal_baseline": "the baseline", "tokens_equal_hf": "HF generate"}
+    return [name for key, name in named.items() if record.metrics.get(key) is False]
+
+
+def _tokens_equal(record: Record) -> str:
+    if _unequal_to(record):
+        return f"{ALARM} NO"
+    return "yes" if record.metrics.get("tokens_equal_baseline") else MISSING
+
+
+VERIFIER = Column("verifier", lambda record: str(record.point.get("verifier", MISSING)))
+GUARANTEE = Column("guaran-\ntee", _guarantee)
+GAMMA = Column("γ", _gamma)
+MEASURED = Column("measured\nspeedup", _metric("speedup/measured", 2))
+MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
+EXPERTS = Column("experts\ntouched", _metric("experts/touched", 1))
+COLUMNS = (
+    GAMMA,
+    GUARANTEE,
+    Column("α\noverlap", _metric("alpha/overlap", 3)),
+    Column("α em-\npirical", _empirical, 5),
+    Column("τ", _metric("tau", 2)),
+    Column("τ by\nEq. 1", _metric("tau/eq1", 2), 7),
+    Column("c", _metric("c", 3), 6),
+    Column("pre-\ndicted\n(Thm\n3.8)", _metric("speedup/predicted", 2), 3),
+    Column("zero\N{NON-BREAKING HYPHEN}\nover-\nhead\nspeedup", _metric("speedup/zero_overhead", 2), 2),
+    MEASURED,
+    Column("min–max", _min_max, 4),
+    Column("end to\nend", _metric("speedup/end_to_end", 2), 8),
+    Column("effi-\nciency", _efficiency, 1),
+    MS_PER_TOKEN,
+    Column("tokens\nequal", _tokens_equal),
+)
+
+
+def _columns(records: Sequence[Record]) -> list[Column]:
+    """Columns to show: the verifier only if it differs, experts only for targets that have them."""
+    verifiers = {record.point.get("verifier") for record in records}
+    return [*([VERIFIER] if len(verifiers) > 1 else []), *COLUMNS, *([EXPERTS] if _of_experts(records) else [])]
+
+
+def _of_experts(records: Sequence[Record]) -> bool:
+    return any("experts/touched" in record.metrics for record in records)
+
+
+def baselines(group: Group) -> list[tuple[str, dict[Column, str]]]:
+    """Last rows of a group: plain decoding and Hugging Face generate, as medians over the group's points."""
+    baseline = _median(group, "baseline_ms_per_token")
+    rows = []
+    for label, key in (("baseline", "baseline_ms_per_token"), ("HF generate", "hf_generate_ms_per_token")):
+        milliseconds = _median(group, key)
+        if milliseconds is not None:
+            speed = _number(baseline / milliseconds if baseline and milliseconds else None, 2)
+            rows.append((label, {MEASURED: speed, MS_PER_TOKEN: _number(milliseconds, 2)}))
+    return rows
+
+
+def _median(group: Group, key: str) -> float | None:
+    values = [record.metrics[key] for record in group.records if record.metrics.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def table_notes(records: Sequence[Record]) -> list[str]:
+    """Notes below the table: failed checks first, then the meaning of the columns."""
+
+    def named(fails: Callable[[Record], Any]) -> str:
+        return ", ".join(str(record.name) for record in records if fails(record))
+
+    notes = []
+    if names := named(_alpha_fails):
+        notes.append(
+            f"{ALARM} α CHECK FAILED: accepted tokens are more than 4σ from the number expected from the "
+            f"distributions: {names}"
+        )
+    for record in records:
+        if others := _unequal_to(record):
+            notes.append(f"{ALARM} TOKENS DIFFER at temperature 0: {record.name} from {' and '.join(others)}")
+    if names := named(_faster_than_its_parts):
+        notes.append(f"{ALARM} FASTER THAN ITS PARTS: the parts were mistimed, or the machine was busy: {names}")
+    if names := named(_unsteady):
+        notes.append(f"{ALARM} UNSTEADY: repeats differ by more than {STEADY - 1:.0%}; the machine was busy: {names}")
+    if any(is_lossy(record) for record in records):
+        notes.append(
+            f"{LOSSY}: the output does not follow the target's distribution; its speed alone is not comparable."
+        )
+    slow = [
+        group.title
+        for group in group_records(records)
+        if (_median(group, "hf_generate_ms_per_token") or math.inf)
+        < SLOWER * (_median(group, "baseline_ms_per_token") or 0)
+    ]
+    if slow:
+        notes.append(
+            f"{ALARM} SLOW BASELINE: Hugging Face is faster, so every speedup is overstated: {', '.join(slow)}"
+        )
+    notes.append(
+        "Speedups are relative to the baseline (plain decoding, same prompts, interleaved); min–max: over the repeats. "
+        "α: over tested tokens. τ: tokens per target pass, next to the value of Eq. 1 for α. c: time of a draft step "
+        "in target steps. zero-overhead speedup: τ ÷ (d + v), for a loop without overhead. efficiency: measured ÷ "
+        "zero-overhead speedup, each loop relative to its own parts."
+    )
+    if _of_experts(records):
+        notes.append("experts touched: distinct experts per layer in a target pass, mean over layers and passes.")
+    return notes
+
+
+def comparison_table(records: Sequence[Record], width: int = 120) -> Table:
+    """Table with one row per point, grouped by temperature, fastest first, baselines last.
+
+    Args:
+        records: result of load_records; a metric that is missing or None is shown as a dash.
+        width: characters per line of the terminal; a table that does not fit drops columns.
+    """
+    wanted = _columns(records)
+    columns = list(wanted)
+    table = _table(records, columns)
+    measure = Console(width=10_000).measure
+    while measure(table).maximum > width and any(column.expendable for column in columns):
+        columns.remove(max(columns, key=lambda column: column.expendable))
+        table = _table(records, columns)
+    dropped = [column.name for column in wanted if column not in columns]
+    lines = table_notes(records) + ([f"Columns dropped for lack of width: {', '.join(dropped)}."] if dropped else [])
+    notes = Text("\n" + "\n".join(lines), style="dim", justify="left")
+    notes.highlight_regex(rf"(?m)^{ALARM}.*$", "not dim bold red")
+    table.caption = notes
+    return table
+
+
+def _table(records: Sequence[Record], columns: Sequence[Column]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
+    table.add_column("drafter", overflow="fold", min_width=12)
+    for column in columns:
+        if column is VERIFIER:
+            table.add_column(column.heading, overflow="fold", min_width=12)
+        else:
+            table.add_column(column.heading, justify="left" if column is GUARANTEE else "right", no_wrap=True)
+    for group in group_records(records):
+        table.add_row(Text(group.title, style="bold"))
+        for name, record in zip(row_names(group), group.records, strict=True):
+            table.add_row(Text(name), *(_styled(column, record) for column in columns))  # Text: brackets are no markup
+        for name, cells in baselines(group):
+            table.add_row(name, *(cells.get(column, "") for column in columns), style="dim")
+        table.add_section()
+    return table
+
+
+def row_names(group: Group) -> list[str]:
+    """Names of rows: the drafter if the columns verifier and gamma make it unique, else the full label."""
+    line = ("drafter", "verifier", "gamma_policy", "gamma")
+    rows = [tuple(record.point.get(key) for key in line) for record in group.records]
+    return [
+        str(record.point.get("drafter")) if rows.count(row) == 1 else label
+        for row, record, label in zip(rows, group.records, group.labels, strict=True)
+    ]
+
+
+def _styled(column: Column, record: Record) -> Text:
+    cell = column.cell(record)
+    style = ""
+    if ALARM in cell:
+        style = "bold red"
+    elif cell == LOSSY:
+        style = "bold yellow"
+    elif column is MEASURED and (record.metrics.get("speedup/measured_low") or 0) > 1:
+        style = "bold green"
+    return Text(cell, style=style)
+
+
+def markdown_table(records: Sequence[Record]) -> str:
+    """The comparison with all columns as GitHub Markdown: one table per group, then the notes."""
+    columns = _columns(records)
+    headings = [column.name for column in columns]
+    rule = ["---", *(":--" if column in (VERIFIER, GUARANTEE) else "--:" for column in columns)]
+    parts = []
+    for group in group_records(records):
+        rows = [["drafter", *headings], rule]
+        for name, record in zip(row_names(group), group.records, strict=True):
+            rows.append([name, *(column.cell(record) for column in columns)])
+        for name, cells in baselines(group):
+            rows.append([name, *(cells.get(column, "") for column in columns)])
+        lines = ["| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+        parts.append("\n".join([f"**{_one_line(group.title)}**", "", *lines]))
+    return "\n\n".join([*parts, *map(_one_line, table_notes(records))]) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

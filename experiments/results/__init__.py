@@ -1,0 +1,1 @@
+"""Records and sweeps on disk: reading, grouping and comparing them."""

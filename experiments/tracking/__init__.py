@@ -1,0 +1,1 @@
+"""Trackers: JSON files on disk, and Weights & Biases."""

@@ -1,0 +1,1 @@
+"""Resumable training and its data."""

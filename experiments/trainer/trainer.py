@@ -1,0 +1,212 @@
+"""Resumable training loop with checkpoints, for any Trainable."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import Progress
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from experiments.config.renamed_options import with_current_options
+from framework.core.validation import check_whole
+from framework.training.trainable import Trainable
+
+MAX_GRADIENT = 1.0  # global gradient norm
+ANEW = "give another folder, or delete the file to start over"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyperparameters of a training.
+
+    Attributes:
+        steps: optimiser steps; may be raised later to continue a training.
+        batch: windows per step.
+        window: tokens per window.
+        learning_rate: peak learning rate.
+        warmup: steps of linear warm-up.
+        decay: final share of the steps with linear decay to zero.
+        optimizer: "adamw" for all parameters, or "muon" for the matrices other than embeddings and output layer, with
+            adamw for the other parameters.
+        checkpoint_every: steps between checkpoints.
+        evaluate_every: steps between evaluations.
+
+    Raises:
+        ValueError: a value is out of range; the message names its key.
+    """
+
+    steps: int
+    batch: int
+    window: int
+    learning_rate: float
+    warmup: int
+    decay: float
+    optimizer: str
+    checkpoint_every: int
+    evaluate_every: int
+
+    def __post_init__(self) -> None:
+        for key in ("steps", "batch", "window", "warmup", "checkpoint_every", "evaluate_every"):
+            check_whole(f"training.{key}", getattr(self, key), least=1, most=10**9)
+        for key, most in (("learning_rate", 10**9), ("decay", 1)):
+            value = getattr(self, key)
+            if not isinstance(value, int | float) or not 0 < value <= most:
+                raise ValueError(f"training.{key} is {value!r}; allowed: a number in (0, {most}]")
+        if self.optimizer not in ("adamw", "muon"):
+            raise ValueError(f"training.optimizer is {self.optimizer!r}; allowed: adamw, muon")
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate at a step."""
+        remaining = (self.steps - step) / (self.decay * self.steps)
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup, remaining)
+
+
+def make_optimizers(module: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
+    """Build optimizers for the parameters that require a gradient."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    outer = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    if isinstance(module, PreTrainedModel):
+        outer.add(id(module.get_output_embeddings().weight))
+    matrices = [one for one in trained if kind == "muon" and one.ndim == 2 and id(one) not in outer]
+    inner = {id(one) for one in matrices}
+    others = [one for one in trained if id(one) not in inner]
+    optimizers: list[torch.optim.Optimizer] = []
+    if matrices:
+        optimizers.append(torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"))
+    if others:
+        optimizers.append(torch.optim.AdamW(others, weight_decay=0.0, betas=(0.9, 0.95)))
+    return optimizers
+
+
+def in_line(measures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={value:.3f}" for name, value in measures.items())
+
+
+class Trainer:
+    """A training in progress, with its state and checkpoint file."""
+
+    def __init__(self, trainable: Trainable, recipe: Recipe, *, file: Path, made_of: dict[str, Any]):
+        """Resume from the checkpoint, if there is one.
+
+        Args:
+            trainable: the trained model.
+            recipe: hyperparameters.
+            file: the checkpoint file.
+            made_of: further settings that the result depends on, as plain values; `agree` adds those known later.
+
+        Raises:
+            OSError: the checkpoint cannot be read.
+            ValueError: the checkpoint was begun with other settings, or has more steps than the recipe.
+        """
+        self.trainable, self.recipe, self.file = trainable, recipe, file
+        self.optimizers = make_optimizers(trainable.module, recipe.optimizer)
+        self.made_of: dict[str, Any] = {}
+        self.step, self.seconds = 0, 0.0
+        self.history: list[dict[str, float]] = []  # loss and held-out measures at each evaluation
+        saved = self._saved() if file.exists() else {}
+        self._begun_with: dict[str, Any] = with_current_options(saved.get("made_of", {}))
+        # Only the number of steps and the intervals may differ from the checkpoint's.
+        free = ("steps", "checkpoint_every", "evaluate_every")
+        self.agree(made_of | {key: value for key, value in asdict(recipe).items() if key not in free})
+        if saved:
+            self._take_up(saved)
+
+    def agree(self, made_of: dict[str, Any]) -> None:
+        """Add settings that the result depends on.
+
+        Raises:
+            ValueError: the checkpoint was begun with other values.
+        """
+        found = self._begun_with
+        if changed := sorted(key for key in made_of.keys() & found.keys() if made_of[key] != found[key]):
+            shown = ", ".join(f"{key} {found[key]!r}, not {made_of[key]!r}" for key in changed)
+            raise ValueError(f"{self.file} was begun with {shown}; {ANEW}")
+        self.made_of |= made_of
+
+    def _saved(self) -> dict[str, Any]:
+        device = next(self.trainable.module.parameters()).device
+        try:
+            saved = torch.load(self.file, map_location=device)
+            return {key: saved[key] for key in ("module", "optimizers", "made_of", "step", "seconds", "history")}
+        except Exception as error:  # a damaged file may raise anything
+            raise OSError(f"{self.file} is not a whole checkpoint ({type(error).__name__}); {ANEW}") from error
+
+    def _take_up(self, saved: dict[str, Any]) -> None:
+        if saved["step"] > self.recipe.steps:
+            raise ValueError(
+                f"training.steps is {self.recipe.steps}, and {self.file} holds {saved['step']} steps; allowed: at "
+                f"least as many; {ANEW}"
+            )
+        self.trainable.module.load_state_dict(saved["module"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.step, self.seconds, self.history = saved["step"], saved["seconds"], saved["history"]
+
+    def _save(self) -> None:
+        content = {
+            "module": self.trainable.module.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "made_of": self.made_of,
+            "step": self.step,
+            "seconds": self.seconds,
+            "history": self.history,
+        }
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.file.with_suffix(".new")
+        torch.save(content, unfinished)
+        unfinished.replace(self.file)  # atomic: a kill leaves the old checkpoint or the new one
+
+    def run(self, batch: Callable[[int], Tensor], held_out: Tensor) -> None:
+        """Run the remaining steps.
+
+        Args:
+            batch: deterministic function from a step to its batch, [B, T] int64 on the device.
+            held_out: [n, T] int64 windows to evaluate on, on the device.
+
+        Raises:
+            FloatingPointError: the loss is NaN.
+        """
+        if self.step:
+            print(f"resuming at step {self.step} of {self.recipe.steps}")
+        with Progress(disable=not sys.stdout.isatty()) as progress:
+            bar = progress.add_task("training", total=self.recipe.steps, completed=self.step)
+            while self.step < self.recipe.steps:
+                loss = self._take_step(batch(self.step))
+                progress.update(bar, advance=1, description=f"loss {loss:.3f}")
+                if self._is_due(self.recipe.evaluate_every):
+                    self.history.append({"step": self.step, "loss": loss} | self.trainable.evaluate(held_out))
+                    progress.console.print(self._state(), soft_wrap=True, highlight=False)
+                if self._is_due(self.recipe.checkpoint_every):
+                    self._save()
+
+    def _state(self) -> str:
+        """One-line summary of the latest evaluation."""
+        rate = self.step * self.recipe.batch * self.recipe.window / self.seconds
+        measures = {name: value for name, value in self.history[-1].items() if name != "step"}
+        return f"step {self.step}: {in_line(measures)} ({rate:.0f} tokens/s)"
+
+    def _is_due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.recipe.steps
+
+    def _take_step(self, batch: Tensor) -> float:
+        start = time.perf_counter()
+        loss = self.trainable.loss(batch)
+        loss.backward()
+        trained = [parameter for parameter in self.trainable.module.parameters() if parameter.requires_grad]
+        nn.utils.clip_grad_norm_(trained, MAX_GRADIENT)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.recipe.rate_at(self.step)
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        value = loss.item()
+        if value != value:
+            raise FloatingPointError(f"the loss of step {self.step} is NaN; lower training.learning_rate")
+        self.seconds += time.perf_counter() - start
+        return value

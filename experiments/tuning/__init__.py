@@ -1,0 +1,1 @@
+"""Search for settings and for skipped layers."""

@@ -1,0 +1,1 @@
+"""Sequences, drafts, trees, sampling, logits processors and the drafter protocol."""

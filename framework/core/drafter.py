@@ -1,0 +1,193 @@
+"""The Drafter protocol: the interface that the decoding loop requires, and its optional extensions."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+from torch import Tensor
+
+from framework.core.draft import Draft, DraftedNode, Outcome, SamplingScheme, Shape
+from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
+
+
+class Drafter(Protocol):
+    """Interface of a drafter. A factory builds it from `target: Target` and the options of its yaml.
+
+    A generation calls begin, then propose and observe once per round, and begin again for the next batch. The
+    drafter owns the state that it keeps between rounds, including its rollback. It reads `sequences` and never
+    writes them.
+    """
+
+    scheme: SamplingScheme
+    """Sampling scheme of the drafts. At temperature 0, where drawing is choosing, drafts may be ONE_HOT instead."""
+
+    shape: Shape
+
+    def num_uniforms(self, gamma: int) -> int:
+        """Number of uniforms per row that `propose` may use for a draft of depth gamma."""
+        ...
+
+    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
+        """Begin a batch after prefill, with the first token pending. Forget earlier sequences; keep learned state."""
+        ...
+
+    def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
+        """Draft at most gamma >= 1 tokens deep after pending. Called once per round, before the target pass.
+
+        The same sequences and uniforms must give the same draft. A smaller gamma, with the first of these uniforms,
+        must give the beginning of that draft: drafts get shorter near the end of the longest row, and the output of
+        a row must not depend on the other rows in its batch.
+
+        Args:
+            sequences: committed tokens; drafts for inactive rows are allowed and ignored.
+            gamma: largest depth.
+            uniforms: [B, num_uniforms(gamma)] float64 in [0, 1), fresh in every round.
+        """
+        ...
+
+    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
+        """Update the state after the commit of a round; also called after rounds without a proposal.
+
+        The tensors of `outcome` are valid until this returns.
+        """
+        ...
+
+
+class TreeDrafter(Drafter, Protocol):
+    """Interface of a drafter whose shape is not CHAIN, or whose drafts end at a depth of their own."""
+
+    def num_nodes(self, gamma: int) -> int:
+        """Most nodes of a draft of depth gamma; buffers are sized for it."""
+        ...
+
+
+def most_nodes(drafter: Drafter, gamma: int) -> int:
+    """Most nodes of a draft of depth gamma: gamma itself for a drafter without `num_nodes`."""
+    return drafter.num_nodes(gamma) if hasattr(drafter, "num_nodes") else gamma
+
+
+ShouldContinue: TypeAlias = Callable[[DraftedNode], Tensor]
+"""Maps the last drafted nodes to [B] bool: whether the draft of each row continues after them."""
+
+
+class StepwiseDrafter(Drafter, Protocol):
+    """Optional: a drafter that drafts node by node, and lets the gamma policy end a draft early.
+
+    `framework.drafting.chain_builder.ChainBuilder` implements this.
+    """
+
+    stepwise: bool
+    """Whether drafts can end early: True, except for a wrapper around a drafter that is not stepwise."""
+
+    def propose(
+        self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
+    ) -> Draft:
+        """As `Drafter.propose`.
+
+        Args:
+            should_continue: called after every node except the last; None: drafts are gamma deep. Where it returns
+                False, the node stays offered and later nodes of the row are not `valid`; the draft ends once no
+                active row continues.
+        """
+        ...
+
+
+class HostDrafter(Drafter, Protocol):
+    """Optional: a drafter that looks its drafts up in host memory; `propose` stays outside compiled graphs.
+
+    `propose` gets its uniforms on the host. `sequences.texts` holds the committed tokens without a device
+    synchronisation.
+    """
+
+    on_host: bool
+    """True."""
+
+
+class Rewindable(Drafter, Protocol):
+    """Optional: a drafter that supports taking tokens back, so that it can draft for another drafter's model."""
+
+    def rewind(self, sequences: Sequences) -> None:
+        """Roll rows back to an earlier round; called in place of `begin`.
+
+        All tokens before pending are a prefix of the tokens committed at the last `observe`; pending may differ.
+        """
+        ...
+
+
+class Remembering(Drafter, Protocol):
+    """Optional: a drafter whose drafts depend on earlier generations.
+
+    Earlier generations must use other seeds than the current one: a draft that depends on the uniforms of a seed,
+    through the remembered state, must not be verified with the same uniforms.
+    """
+
+    remembers: bool
+    """Whether drafts depend on earlier generations."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the learned state and of the examples kept for later updates."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state returned by `state_dict`; called between generations."""
+        ...
+
+
+class Learner(Remembering, Protocol):
+    """Optional: a drafter that learns while it drafts.
+
+    Its rounds are not compiled, because compiled graphs hold old weights.
+    """
+
+    def learn(self, sequences: Sequences) -> None:
+        """Learn from the latest round; called after every round.
+
+        If drafting changes, later drafts must be those of a drafter begun with these sequences.
+        """
+        ...
+
+
+def remembers(drafter: Drafter) -> TypeGuard[Remembering]:
+    """Whether drafts depend on earlier generations, as for a Remembering drafter."""
+    return getattr(drafter, "remembers", False)
+
+
+def learns(drafter: Drafter) -> TypeGuard[Learner]:
+    """Whether the drafter is a Learner."""
+    return hasattr(drafter, "learn")
+
+
+@contextmanager
+def learning_undone(drafter: Drafter) -> Iterator[None]:
+    """Restore the drafter's learned state after the block."""
+    before = drafter.state_dict() if remembers(drafter) else None
+    try:
+        yield
+    finally:
+        if before is not None and remembers(drafter):
+            drafter.load_state_dict(before)
+
+
+def rewinds(drafter: Drafter) -> TypeGuard[Rewindable]:
+    """Whether the drafter is Rewindable."""
+    return hasattr(drafter, "rewind")
+
+
+def is_stepwise(drafter: Drafter) -> TypeGuard[StepwiseDrafter]:
+    """Whether the drafter is a StepwiseDrafter."""
+    return getattr(drafter, "stepwise", False)
+
+
+def proposal(
+    drafter: Drafter, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
+) -> Draft:
+    """Call `propose`; should_continue can end the draft early if the drafter is a StepwiseDrafter."""
+    if should_continue is not None and is_stepwise(drafter):
+        return drafter.propose(sequences, gamma, uniforms, should_continue)
+    return drafter.propose(sequences, gamma, uniforms)
+
+
+def drafts_on_host(drafter: Drafter) -> bool:
+    """Whether the drafter is a HostDrafter."""
+    return getattr(drafter, "on_host", False)

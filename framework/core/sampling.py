@@ -1,0 +1,197 @@
+"""Sampling: logits to probabilities, then probabilities and uniforms to tokens. Pure functions of tensors.
+
+B rows, V vocabulary, S support; `...` stands for any leading axes.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from framework.core.option_error import OptionError
+
+LEAST_TEMPERATURE = 1e-30  # float32 logits up to 3e8, divided by it, stay finite
+ENTRIES_AT_ONCE = 2**22  # logits copied per step of `prob_of`: 16 MB
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling settings that define p and q: temperature, then top-k, top-p and min-p, in that order.
+
+    Attributes:
+        temperature: 0, or at least LEAST_TEMPERATURE; 0 puts all mass on the argmax (the smallest id on ties).
+        top_k: keep the k most likely tokens, ties with the k-th included; 0 keeps all.
+        top_p: in (0, 1]; keep the most likely tokens until their mass reaches top_p, the crossing one included.
+        min_p: in [0, 1); keep tokens at least min_p times as likely as the most likely one.
+
+    Raises:
+        ValueError: a setting is outside its range; the message names the yaml key.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        def require(holds: bool, key: str, allowed: str) -> None:
+            if not holds:
+                raise OptionError(key, getattr(self, key), allowed)
+
+        for key in ("temperature", "top_k", "top_p", "min_p"):
+            value = getattr(self, key)
+            require(isinstance(value, int | float) and not isinstance(value, bool), key, "a number")
+        require(
+            self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf"),
+            "temperature",
+            f"0, or a number >= {LEAST_TEMPERATURE:g}: logits divided by less overflow in float32",
+        )
+        require(float(self.top_k).is_integer() and self.top_k >= 0, "top_k", "a whole number >= 0 (0 keeps all)")
+        require(0 < self.top_p <= 1, "top_p", "a number in (0, 1]")
+        require(0 <= self.min_p < 1, "min_p", "a number in [0, 1)")
+        object.__setattr__(self, "_numbers", {})
+
+    def numbers_on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Temperature, top_p and log(min_p) as float64 scalars on a device, cached per device.
+
+        They are tensors, so that one compiled graph serves all values. Call this once on every device before
+        anything is compiled for it.
+        """
+        known: dict[tuple[str, int | None], tuple[Tensor, ...]] = self._numbers  # type: ignore[attr-defined]
+        key = (device.type, device.index)
+        if key not in known:
+            numbers = (self.temperature, self.top_p, math.log(self.min_p) if self.min_p else -math.inf)
+            known[key] = tuple(torch.tensor(number, dtype=torch.float64, device=device) for number in numbers)
+        return known[key]
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the distribution is one-hot at the argmax."""
+        return self.temperature == 0
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """Standardise logits into the distribution to sample from.
+
+        Args:
+            logits: [..., V] floating point; -inf forbids a token; not modified.
+
+        Returns:
+            [..., V] float32 (float64 for float64 logits), each row summing to 1. A row is all NaN if its logits hold
+            NaN or forbid every token.
+        """
+        if self.greedy:
+            one_hot = torch.zeros_like(_floating(logits)).scatter_(-1, argmax(logits).unsqueeze(-1), 1.0)
+            # argmax hides NaN, and returns a token even if all are forbidden; the distribution must do neither.
+            return one_hot + torch.where(logits.amax(-1, keepdim=True).isfinite(), 0.0, torch.nan)
+        temperature, top_p, log_min_p = self.numbers_on(logits.device)
+        scaled = _floating(logits) / temperature
+        if 0 < self.top_k < scaled.shape[-1]:
+            kth = scaled.topk(int(self.top_k), dim=-1).values[..., -1:]
+            scaled = scaled.masked_fill(scaled < kth, -torch.inf)
+        if self.top_p < 1:
+            scaled = scaled.masked_fill(~_in_nucleus(scaled.softmax(-1), top_p), -torch.inf)
+        if self.min_p > 0:
+            scaled = scaled.masked_fill(scaled < scaled.amax(-1, keepdim=True) + log_min_p, -torch.inf)
+        return scaled.softmax(-1)
+
+    def prob_of(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Probabilities of single tokens, computed in slices of the logits.
+
+        At V = 128k, the full distributions of all rows take far more memory.
+
+        Args:
+            logits: [B, R, V] as for `probs`.
+            rows: [B, N] int64 in [0, R): the distribution of each token.
+            tokens: [B, N] int64.
+
+        Returns:
+            [B, N] entries of `probs`, in its dtype.
+        """
+        batch = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+        step = max(1, ENTRIES_AT_ONCE // logits[:, 0].numel())
+        found = torch.empty(tokens.shape, device=tokens.device)
+        for start, piece in zip(range(0, logits.shape[1], step), logits.split(step, dim=1), strict=True):
+            here = self.probs(piece)[batch, (rows - start).clamp(0, piece.shape[1] - 1), tokens]
+            found = torch.where(rows < start, found.to(here.dtype), here)
+        return found
+
+    def sample(self, logits: Tensor, uniforms: Tensor) -> Tensor:
+        """Draw a token from each distribution: logits [..., V], uniforms [...] -> [...] int64."""
+        return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms)
+
+
+def _floating(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _in_nucleus(probs: Tensor, mass: Tensor) -> Tensor:
+    """[..., V] bool: the most likely entries until they sum to `mass`, the crossing one included; least ids on ties."""
+    bound = _least_of_mass(probs, mass)
+    above, tied = probs > bound, probs == bound
+    mass_above = torch.where(above, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64)
+    mass_before = mass_above + (tied.cumsum(-1) - 1) * bound.double()
+    return above | (tied & (mass_before < mass))
+
+
+def _least_of_mass(probs: Tensor, mass: Tensor) -> Tensor:
+    """[..., 1]: the largest bound such that the entries of probs [..., V] at or above it sum to at least `mass`.
+
+    A binary search over the bits of the bound: non-negative floats are ordered like their bit patterns. Sorting 128k
+    entries takes longer.
+    """
+    kind, num_bits = (torch.int64, 62) if probs.dtype == torch.float64 else (torch.int32, 30)
+    bits = probs.view(kind)
+    bound = torch.zeros_like(bits[..., :1])
+    for bit in reversed(range(num_bits)):
+        higher = bound | (1 << bit)
+        enough = torch.where(bits >= higher, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64) >= mass
+        bound = torch.where(enough, higher, bound)
+    return bound.view(probs.dtype)
+
+
+def argmax(values: Tensor) -> Tensor:
+    """Index of the largest value, the smallest index on ties. [..., V] -> [...] int64."""
+    # torch.argmax leaves ties open; equality with plain decoding needs one fixed rule.
+    width = values.shape[-1]
+    ids = torch.arange(width, device=values.device)
+    return torch.where(values == values.amax(-1, keepdim=True), ids, width - 1).amin(-1)
+
+
+def largest(values: Tensor, number: int) -> Tensor:
+    """Indices of the largest values, largest first, the smallest index on ties. [..., V] -> [..., number] int64."""
+    width = values.shape[-1]
+    ids = torch.arange(width, device=values.device)
+    found: list[Tensor] = []
+    # topk leaves the order of equal values open, but its values are fixed.
+    best = values.topk(number, dim=-1).values
+    for place, value in enumerate(best.split(1, dim=-1)):
+        is_here = values == value
+        if place:
+            is_here = is_here & ((ids > found[-1]) | (value != best[..., place - 1 : place]))
+        found.append(torch.where(is_here, ids, width - 1).amin(-1, keepdim=True))
+    return torch.cat(found, -1)
+
+
+def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Invert the cumulative distribution: the first index whose cumulative mass exceeds u times the total.
+
+    Sums are float64: with 24-bit uniforms or sums, a draw among 128k tokens is biased by 1e-3.
+
+    Args:
+        probs: [..., S] non-negative masses; they need not sum to 1.
+        uniforms: [...] float64 in [0, 1).
+
+    Returns:
+        [...] int64 in [0, S); never an entry of zero mass.
+    """
+    return draw_several(probs, uniforms.unsqueeze(-1)).squeeze(-1)
+
+
+def draw_several(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """K independent draws from each distribution: uniforms [..., K] -> [..., K] int64, otherwise as `draw`."""
+    cumulative = probs.double().cumsum(-1)
+    total = cumulative[..., -1:]
+    # u * total can round up to total, beyond the last entry.
+    threshold = torch.minimum(uniforms.double() * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, threshold, right=True).clamp_(max=probs.shape[-1] - 1)

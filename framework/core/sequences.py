@@ -1,0 +1,176 @@
+"""Committed tokens of a batch, written by the decoding loops only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+LEAST_SOURCE = 16  # tokens of the source buffer
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """Prompt of an encoder-decoder model: the source, and the beginning of the decoder's text."""
+
+    source: list[int]
+    text: list[int]
+
+    def __add__(self, tokens: list[int]) -> "Conditioned":
+        """The same source, with tokens appended to the text."""
+        return Conditioned(self.source, self.text + tokens)
+
+    def __len__(self) -> int:
+        """Number of tokens in the text; the source takes up no context."""
+        return len(self.text)
+
+
+Prompt: TypeAlias = list[int] | Conditioned
+"""Token ids that a decoder-only model continues, or the source and text of an encoder-decoder model."""
+
+
+def text_of(prompt: Prompt) -> list[int]:
+    """The token ids that decoding continues."""
+    return prompt.text if isinstance(prompt, Conditioned) else prompt
+
+
+def with_text(prompt: Prompt, text: list[int]) -> Prompt:
+    """The prompt with another text; its source, if any, stays."""
+    return Conditioned(prompt.source, text) if isinstance(prompt, Conditioned) else text
+
+
+@dataclass
+class Sequences:
+    """Rows of committed tokens. The last token of a row is *pending*: no model has read it yet.
+
+    Attributes:
+        tokens: [B, T] int64; entries at or beyond a row's length are meaningless. T is fixed for a generation.
+        lengths: [B] int64 committed tokens per row, the prompt included.
+        active: [B] bool: rows still decoding.
+        prompt_lengths: [B] int64.
+        longest: the largest of the lengths, kept on the host so that passes need no device synchronisation.
+        texts: committed tokens per row on the host; complete between rounds.
+        source: [B, S] int64 encoder input, or None.
+        source_mask: [B, S] bool: which entries of source are tokens, or None.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    active: Tensor
+    prompt_lengths: Tensor
+    longest: int
+    texts: list[list[int]]
+    source: Tensor | None = None
+    source_mask: Tensor | None = None
+
+    @classmethod
+    def from_prompts(cls, prompts: Sequence[Prompt], *, width: int, device: torch.device) -> "Sequences":
+        """Copy non-empty prompts into a buffer of `width` tokens per row; either all have a source, or none has."""
+        texts = [text_of(prompt) for prompt in prompts]
+        sources = [prompt.source for prompt in prompts if isinstance(prompt, Conditioned)]
+        tokens, _ = _laid_out(texts, width)
+        lengths = torch.tensor([len(text) for text in texts])
+        source, source_mask = _laid_out(sources, _width_of(sources)) if sources else (None, None)
+        return cls(
+            tokens=tokens.to(device),
+            lengths=lengths.to(device),
+            active=torch.ones(len(prompts), dtype=torch.bool, device=device),
+            prompt_lengths=lengths.to(device),
+            longest=int(lengths.max()),
+            texts=[list(text) for text in texts],
+            source=None if source is None else source.to(device),
+            source_mask=None if source_mask is None else source_mask.to(device),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, T), or (B, T, S) with sources: the sizes that a compiled graph is specialised on."""
+        return (*self.tokens.shape, *(() if self.source is None else self.source.shape[1:]))
+
+    @property
+    def sources(self) -> list[list[int]]:
+        """Source tokens per row, read from the device; empty lists without an encoder."""
+        if self.source is None or self.source_mask is None:
+            return [[] for _ in range(self.num_rows)]
+        return [source[mask].tolist() for source, mask in zip(self.source, self.source_mask, strict=True)]
+
+    @property
+    def committed(self) -> list[Prompt]:
+        """Committed tokens per row, the prompt included, and its source, read from the device."""
+        texts = [tokens[:length] for tokens, length in zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)]
+        if self.source is None:
+            return list(texts)
+        return [Conditioned(source, text) for source, text in zip(self.sources, texts, strict=True)]
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Copy of the state owned by the loop, read from the device, to detect changes made by a drafter."""
+        state = (self.committed, self.active.tolist(), self.prompt_lengths.tolist(), self.longest)
+        return *state, [list(text) for text in self.texts]
+
+    def reaching(self, longest: int) -> "Sequences":
+        """The same rows with another `longest`, which a compiled graph takes as an input."""
+        return replace(self, longest=longest)
+
+    @property
+    def pending(self) -> Tensor:
+        """[B] int64: the last committed token of each row."""
+        return self.tokens.gather(1, self.lengths.unsqueeze(1) - 1).squeeze(1)
+
+    def append(self, tokens: Tensor, counts: Tensor) -> None:
+        """Commit the first counts[b] of tokens[b] to every row on the device; the caller updates texts and longest.
+
+        Args:
+            tokens: [B, M] int64.
+            counts: [B] int64 in 0..M.
+        """
+        # Writing all M is harmless: entries beyond a row's length are meaningless.
+        positions = self.lengths.unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
+        self.tokens.scatter_(1, positions, tokens)
+        self.lengths = self.lengths + counts
+
+    def commit(self, tokens: Tensor, counts: Tensor) -> None:
+        """As `append`, and update texts and longest, which waits for the device."""
+        self.append(tokens, counts)
+        for text, new, count in zip(self.texts, tokens.tolist(), counts.tolist(), strict=True):
+            text += new[:count]
+        self.longest = max(map(len, self.texts))
+
+
+def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
+    """[B, width] int64 tokens, left-aligned, and their [B, width] bool mask."""
+    tokens = torch.zeros(len(rows), width, dtype=torch.int64)
+    for row, its in enumerate(rows):
+        tokens[row, : len(its)] = torch.tensor(its)
+    return tokens, torch.arange(width) < torch.tensor([[len(its)] for its in rows])
+
+
+def _width_of(sources: list[list[int]]) -> int:
+    return max(LEAST_SOURCE, power_of_two(max(map(len, sources))))
+
+
+def power_of_two(number: int) -> int:
+    """Smallest power of two >= number.
+
+    Rounding sizes up keeps the number of different sizes, and so of compiled graphs, small.
+    """
+    return 1 << (number - 1).bit_length()
+
+
+class TakesTokens(Protocol):
+    """Structure that grows with a row's text; its length is the number of tokens appended."""
+
+    def __len__(self) -> int: ...
+
+    def append(self, token: int) -> None: ...
+
+
+def catch_up(growing: Sequence[TakesTokens], sequences: Sequences) -> None:
+    """Append to each structure the tokens that its row has committed since the last call."""
+    for each, text in zip(growing, sequences.texts, strict=True):
+        for token in text[len(each) :]:
+            each.append(token)

@@ -1,0 +1,94 @@
+"""Random numbers of a generation: functions of row seed and round, independent of the other rows in the batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from framework.core.validation import check_whole
+
+ROUNDS_PER_BLOCK = 32
+LARGEST_SEED = 2**128 - 1  # largest key of Philox
+
+
+def check_seeds(seeds: Sequence[int], num_rows: int) -> None:
+    """Check that there is one seed per row, each a whole number from 0 to LARGEST_SEED.
+
+    Raises:
+        ValueError: the number of seeds is wrong, or a seed is not such a number.
+    """
+    if len(seeds) != num_rows:
+        raise ValueError(f"there are {len(seeds)} seeds for {num_rows} prompts; give one for each (seeds)")
+    for seed in seeds:
+        check_whole("seeds", seed, least=0, most=LARGEST_SEED)
+
+
+@dataclass(frozen=True)
+class RoundUniforms:
+    """Random numbers of one speculative round, split by use.
+
+    Attributes:
+        numbers: [B, width(D)] float64 in [0, 1) on the device.
+        on_host: the same numbers in host memory, for drafters that draw there; None: not needed.
+    """
+
+    numbers: Tensor
+    on_host: Tensor | None = None
+
+    @staticmethod
+    def width(num_draft: int) -> int:
+        """Numbers per row in a round whose drafter uses num_draft of them."""
+        return 2 + num_draft
+
+    @property
+    def stop(self) -> Tensor:
+        """[B]: decides the row where acceptance stops."""
+        return self.numbers[:, 0]
+
+    @property
+    def next(self) -> Tensor:
+        """[B]: decides the token emitted after that row."""
+        return self.numbers[:, 1]
+
+    @property
+    def draft(self) -> Tensor:
+        """[B, D]: the drafter's numbers."""
+        return self.numbers[:, 2:]
+
+    @property
+    def draft_on_host(self) -> Tensor:
+        """[B, D]: the drafter's numbers, in host memory."""
+        assert self.on_host is not None, "the round has no numbers in host memory"
+        return self.on_host[:, 2:]
+
+
+class Uniforms:
+    """Streams of uniforms, one per row, from a counter-based generator (Philox) keyed by the row's seed."""
+
+    def __init__(self, seeds: list[int], width: int, device: torch.device):
+        """
+        Args:
+            seeds: one per row, each >= 0.
+            width: numbers per row and round; another width gives another stream.
+            device: device of the numbers.
+        """
+        self._generators = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
+        self._width = width
+        self._device = device
+        self._block = self._host_block = torch.empty(0)
+        self._used = ROUNDS_PER_BLOCK
+
+    def next_round(self) -> Tensor:
+        """[B, width] float64 in [0, 1), fresh in every round."""
+        if self._used == ROUNDS_PER_BLOCK:
+            block = np.stack([g.random((ROUNDS_PER_BLOCK, self._width)) for g in self._generators], axis=1)
+            self._host_block = torch.from_numpy(block)
+            self._block, self._used = self._host_block.to(self._device), 0
+        self._used += 1
+        return self._block[self._used - 1]
+
+    def of_this_round_on_host(self) -> Tensor:
+        """Host copy of the numbers last returned by `next_round`, for drafters that draw on the host."""
+        return self._host_block[self._used - 1]

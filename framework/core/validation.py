@@ -1,0 +1,24 @@
+"""Range checks of whole-number options."""
+
+from framework.core.option_error import OptionError
+
+
+def check_whole(option: str, value: object, *, least: int, most: int | None = None, or_null: bool = False) -> None:
+    """Check that an option is a whole number from `least` to `most`.
+
+    Args:
+        option: name of the option, for the error.
+        value: the value given; a bool is not a whole number.
+        least: smallest allowed value.
+        most: largest allowed value; None: no upper bound.
+        or_null: whether None is allowed, too.
+
+    Raises:
+        OptionError: the value is not allowed.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
+        return
+    if or_null and value is None:
+        return
+    allowed = f">= {least}" if most is None else f"from {least} to {most}"
+    raise OptionError(option, value, f"a whole number {allowed}" + (", or null" if or_null else ""))

@@ -1,0 +1,1 @@
+"""The decoding loops: speculative, autoregressive and beam search."""

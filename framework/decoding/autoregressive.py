@@ -1,0 +1,90 @@
+"""Plain decoding with the same CachedLM: the baseline for output distribution and walltime."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from framework.core.sampling import Sampling
+from framework.core.sequences import Prompt, Sequences
+from framework.core.uniforms import Uniforms, check_seeds
+from framework.decoding.compiled import Compiled, longest_as_input
+from framework.decoding.generation import Generation
+from framework.decoding.prefill import prefill
+from framework.decoding.round_summary import StepSummary
+from framework.decoding.stopping import Finisher, Stopping
+from framework.metrics.stopwatch import Stage, Stopwatch, untimed
+from framework.models.target import Target
+
+
+class Autoregressive:
+    """Samples one token per target pass from the target's standardised distribution."""
+
+    def __init__(self, *, target: Target, sampling: Sampling, compiled: bool = False):
+        """
+        Args:
+            compiled: whether to compile the device's part of a step into one graph; the first step then takes a minute.
+
+        Raises:
+            ValueError: `compiled` is set for a target with recurrent layers.
+        """
+        if compiled:
+            target.model.refuse_recurrent("engine.compile is true", "false")
+        self.target = target
+        self.sampling = sampling
+        self._graph = Compiled(self._on_device, target.device) if compiled else None
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
+    ) -> Generation:
+        """Decode a batch of prompts.
+
+        Args:
+            prompts: token ids per row, none empty, each shorter than the model's context.
+            stopping: stopping criteria of a row.
+            seeds: one per row; a row's tokens depend only on its prompt and seed.
+            stopwatch: times the stages prefill, target and commit; if compiled, prefill, step and commit.
+
+        Raises:
+            ValueError: a prompt cannot be decoded, or seeds are not one whole number per prompt.
+            FloatingPointError: the target's logits hold NaN.
+        """
+        check_seeds(seeds, len(prompts))
+        stopwatch = stopwatch or Stopwatch(self.target.device)
+        uniforms = Uniforms(seeds, 1, self.target.device)
+        with stopwatch.stage("prefill"):
+            sequences, finisher, output = prefill(self.target, prompts, stopping, max_nodes=0)
+            packed = self._commit(output.logits, sequences, finisher, uniforms.next_round())
+            finisher.read(StepSummary.unpack(packed))
+        while finisher.most_remaining:
+            packed = self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage)
+            with stopwatch.stage("commit"):
+                finisher.read(StepSummary.unpack(packed))
+        return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons)
+
+    def _step(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage) -> Tensor:
+        """Decode one token per row; returns the packed `StepSummary`."""
+        if self._graph is None:
+            return self._on_device(sequences, finisher, uniforms, sequences.longest, stage)
+        with stage("step"):
+            return self._graph(sequences.shape, sequences, finisher, uniforms, longest_as_input(sequences))
+
+    def _on_device(
+        self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, longest: int, stage: Stage = untimed
+    ) -> Tensor:
+        """Run the device's part of a step; returns the packed `StepSummary`."""
+        with stage("target"):
+            pending = sequences.pending.unsqueeze(1)
+            logits = self.target.model.forward(pending, sequences.lengths - 1, visible=longest).logits
+        with stage("commit"):
+            return self._commit(logits, sequences, finisher, uniforms)
+
+    def _commit(self, logits: Tensor, sequences: Sequences, finisher: Finisher, uniforms: Tensor) -> Tensor:
+        """Sample a token per row from raw logits [B, 1, V] and commit it; returns the packed `StepSummary`."""
+        logits = self.target.processors.of_round(
+            logits, sequences, None, eos=finisher.eos, max_lengths=finisher.max_lengths
+        )
+        token = self.sampling.sample(logits[:, 0], uniforms[:, 0])
+        kept = finisher.commit(token.unsqueeze(1), torch.ones_like(token))
+        return StepSummary(token.unsqueeze(1), kept, logits[:, 0].amax(1).isfinite()).pack()

@@ -1,0 +1,204 @@
+"""Compiled graphs (torch.compile): a round as one call, without Python or synchronisation between its parts."""
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import config as inductor
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.exc import InvalidCxxCompiler
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.sym_node import DynamicInt
+
+from framework.core.draft import Draft
+from framework.core.drafter import Drafter, drafts_on_host, is_stepwise
+from framework.core.sequences import Sequences
+from framework.core.uniforms import RoundUniforms
+from framework.decoding.device_round import Decoding, DeviceRound
+from framework.gamma_policies.gamma_policy import GammaPolicy
+
+# On a CPU these options matter more than compilation itself: constant weights are packed, matrix products of few rows
+# get their own kernels, and the kernels are called from C++.
+CPU_OPTIONS = {
+    "freezing": True,
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "CPP,ATEN",
+    "cpp_wrapper": True,
+    "realize_opcount_threshold": 8,  # otherwise the rotary embedding of a query is recomputed for every key
+}
+GPU_OPTIONS = {"triton.cudagraphs": True}
+MOST_NUMBERS = 64  # compiled graphs of one shape, each for other Python numbers among the arguments
+
+
+def why_not(device: torch.device) -> str | None:
+    """Reason why graphs for this device cannot be compiled on this machine; None: they can."""
+    if device.type != "cpu":
+        return None
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "there is no C++ compiler; install g++ or clang++, or name one in CXX"
+    return None
+
+
+class Compiled:
+    """A function of tensors, compiled once per shape of its arguments (torch.compile)."""
+
+    def __init__(self, run: Callable[..., Any], device: torch.device):
+        self._run = run
+        self._on_cpu = device.type == "cpu"
+        self._graphs: dict[Hashable, Callable[..., Any]] = {}
+
+    def __call__(self, shape: Hashable, *arguments: Any) -> Any:
+        """Run the graph of this shape; the first call with a shape compiles it, which takes a minute.
+
+        Args:
+            shape: shapes of all tensors, or values that determine them.
+            arguments: tensors, and objects that hold them. The Python numbers among them are guarded: another number
+                compiles another graph.
+        """
+        if shape not in self._graphs:
+            self._graphs[shape] = torch.compile(  # type: ignore[call-overload]
+                self._run,
+                fullgraph=True,
+                dynamic=False,
+                isolate_recompiles=True,
+                recompile_limit=MOST_NUMBERS,
+                backend=BACKENDS["cpu" if self._on_cpu else "cuda"],
+                options={"guard_filter_fn": _numbers_only},
+            )
+        with _constant_weights() if self._on_cpu else nullcontext():
+            return self._graphs[shape](*arguments)
+
+
+@contextmanager
+def _constant_weights() -> Iterator[None]:
+    # Weights become constants only if this is set before tracing begins; among a backend's options it is too late.
+    was, inductor.freezing = inductor.freezing, True
+    try:
+        yield
+    finally:
+        inductor.freezing = was
+
+
+def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
+    """Compile with generated kernels for every matrix product that allows it; a library computes the rest."""
+    from torch._inductor.compile_fx import compile_fx  # takes seconds
+    from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+    # Weights packed by oneDNN cannot be cached on disk; those packed by the compiler can.
+    was = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags prints irrelevant warnings about GPUs
+    hooks = get_algorithm_selector_cache().preprocessing_fns
+    hooks.append(_written)
+    weights = _Weights([*graph.parameters(), *graph.buffers()])
+    try:
+        return compile_fx(graph, examples, config_patches={**CPU_OPTIONS, "post_grad_custom_pre_pass": weights})
+    finally:
+        hooks.remove(_written)  # other hooks may not be ours
+        torch._C._set_mkldnn_enabled(was)
+
+
+class _Weights(CustomGraphPass):
+    """A pass without effect that adds a hash of the constant weights to the key of the compiler's cache.
+
+    Without it, the key depends only on the shapes of constants, and a second model of the same shapes would get a
+    graph with the packed weights of the first.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]):
+        digest = hashlib.sha256()
+        for each in weights:
+            digest.update(each.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        self._digest = digest.hexdigest()
+
+    def __call__(self, graph: Graph) -> None:
+        pass
+
+    def uuid(self) -> str:
+        return self._digest
+
+
+def _written(choices: list[Any]) -> list[Any]:
+    # Timing all choices is slow, and on a busy machine its results vary.
+    from torch._inductor.select_algorithm import ExternKernelCaller
+
+    return [choice for choice in choices if not isinstance(choice, ExternKernelCaller)] or choices
+
+
+def _on_gpu(graph: GraphModule, examples: list[Tensor]) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(graph, examples, config_patches=GPU_OPTIONS)
+
+
+BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
+
+
+def _numbers_only(guards: Sequence[Any]) -> list[bool]:
+    """Select the guards to check before a compiled graph is reused: those on numbers.
+
+    Checking every tensor of a model would take as long as its forward pass.
+    """
+    return [
+        guard.guard_type == "SHAPE_ENV"  # conditions on inputs that are numbers
+        or (
+            guard.guard_type in ("EQUALS_MATCH", "CONSTANT_MATCH")
+            and type(guard.value) in (int, float, bool)
+            and not guard.orig_guard.source.is_unspecialized_nn_module()
+        )
+        for guard in guards
+    ]
+
+
+class CompiledRound:
+    """The device's part of a round as one compiled graph, without the draft if drafting involves the host."""
+
+    def __init__(self, on_device: DeviceRound, gamma_policy: GammaPolicy):
+        self._on_device = on_device
+        self._gamma_policy = gamma_policy
+        self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
+        run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
+        self._graph = Compiled(run, on_device.target.device)
+
+    def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
+        """Run the device's part of a round; returns the packed `RoundSummary`."""
+        sequences, stage = decoding.sequences, decoding.stopwatch.stage
+        if not self._drafts_outside:
+            with stage("round"):
+                return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
+        with stage("draft"):
+            should_continue = self._gamma_policy.should_continue
+            draft = self._on_device.propose(decoding.sequences, gamma, uniforms, should_continue)
+            if draft.num_nodes:  # one graph serves all draft lengths up to gamma, another one rounds without a draft
+                draft = draft.padded(gamma)
+        with stage("verify_and_commit"):
+            return self._graph(
+                (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)
+            )
+
+    def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
+        draft = self._on_device.propose(decoding.sequences.reaching(longest), gamma, uniforms)
+        return self._verify_and_commit(decoding, draft, uniforms, longest)
+
+    def _verify_and_commit(self, decoding: Decoding, draft: Draft, uniforms: RoundUniforms, longest: int) -> Tensor:
+        return self._on_device.verify_and_commit(decoding, draft, uniforms, longest=longest)[1]
+
+
+def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
+    """Whether drafting involves the host: the drafter runs there, or the gamma policy may end a draft early."""
+    ends_them = gamma_policy.should_continue is not None and is_stepwise(drafter)
+    return ends_them or drafts_on_host(drafter)
+
+
+def longest_as_input(sequences: Sequences) -> int:
+    """`Sequences.longest`, which changes every round, as an argument that triggers no recompilation.
+
+    On a CPU it is a dynamic input. On a GPU a CUDA graph has fixed shapes, so it is the width of the buffer, and passes
+    attend over all slots.
+    """
+    return DynamicInt(sequences.longest) if sequences.tokens.device.type == "cpu" else sequences.tokens.shape[1]

@@ -1,0 +1,193 @@
+"""The device's part of a round: propose, target pass, verify, commit, observe, all without synchronisation.
+
+It can therefore be queued as a whole and compiled into one graph (`framework.decoding.compiled`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from framework.core.draft import Draft, Outcome, Readout, TargetRows
+from framework.core.drafter import Drafter, ShouldContinue, drafts_on_host, proposal
+from framework.core.sampling import Sampling, draw
+from framework.core.sequences import Sequences
+from framework.core.uniforms import RoundUniforms, Uniforms
+from framework.decoding.round_summary import RoundSummary
+from framework.decoding.stopping import Finisher
+from framework.metrics.stopwatch import Stage, Stopwatch, untimed
+from framework.metrics.tally import Tally
+from framework.models.forward_output import ForwardOutput
+from framework.models.target import Target
+from framework.verifiers.verifier import Verifier
+
+
+@dataclass
+class Rows:
+    """State that a round commits to: the sequences and their finisher."""
+
+    sequences: Sequences
+    finisher: Finisher
+
+
+@dataclass
+class Decoding(Rows):
+    """State of a generation in progress."""
+
+    uniforms: Uniforms
+    tally: Tally
+    stopwatch: Stopwatch
+    on_round: Callable[[Outcome], None] | None = None
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether full outcomes are needed; compiled rounds do not return them."""
+        return self.tally.detailed or self.on_round is not None
+
+    def next_uniforms(self) -> RoundUniforms:
+        """Fresh uniforms for one round."""
+        return RoundUniforms(self.uniforms.next_round(), self.uniforms.of_this_round_on_host())
+
+
+class DeviceRound:
+    """The part of a round that runs before the host reads its summary."""
+
+    def __init__(self, *, target: Target, drafter: Drafter, verifier: Verifier, sampling: Sampling):
+        self.target = target
+        self.drafter = drafter
+        self.verifier = verifier
+        self.sampling = sampling
+
+    def propose(
+        self, sequences: Sequences, gamma: int, uniforms: RoundUniforms, should_continue: ShouldContinue | None = None
+    ) -> Draft:
+        """Draft at most gamma tokens deep; the draft is empty for gamma = 0."""
+        if not gamma:
+            return Draft.empty(sequences.num_rows, self.target.device)
+        numbers = uniforms.draft_on_host if drafts_on_host(self.drafter) else uniforms.draft
+        numbers = numbers[:, : self.drafter.num_uniforms(gamma)]
+        return proposal(self.drafter, sequences, gamma, numbers, should_continue)
+
+    def verify_and_commit(
+        self,
+        rows: Rows,
+        draft: Draft,
+        uniforms: RoundUniforms,
+        *,
+        longest: int | None = None,
+        stage: Stage = untimed,
+    ) -> tuple[Outcome, Tensor]:
+        """Run one target pass over pending and the nodes, verify, commit, and let the drafter observe.
+
+        Args:
+            longest: replacement of `Sequences.longest`, at least as large, as an input of a compiled graph; None: no
+                replacement.
+            stage: timer of the stages target, verify and observe.
+
+        Returns:
+            the outcome and the packed `RoundSummary`.
+        """
+        sequences = rows.sequences
+        with stage("target"):
+            draft = draft.offered(self._may_be_committed(draft, rows.finisher))
+            tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
+            output = self.target.model.forward(
+                tokens,
+                sequences.lengths - 1,
+                visible=(sequences.longest if longest is None else longest) + draft.num_nodes,
+                tree=draft.tree,
+            )
+        with stage("verify"):
+            outcome, packed = self.commit(rows, draft, output, uniforms)
+        with stage("observe"):
+            self.drafter.observe(sequences if longest is None else sequences.reaching(longest), outcome)
+        return outcome, packed
+
+    def _may_be_committed(self, draft: Draft, finisher: Finisher) -> Tensor:
+        """[B, N] bool: nodes without an end-of-text ancestor that leave room for the replaced or bonus token.
+
+        Both conditions depend on a node's ancestors only, so offering fewer nodes preserves the output distribution.
+        """
+        after_eos = draft.tree.after(finisher.is_eos(draft.tokens))
+        return ~after_eos & (draft.tree.depth[:, 1:] < finisher.remaining.unsqueeze(1))
+
+    def commit(
+        self, rows: Rows, draft: Draft, output: ForwardOutput, uniforms: RoundUniforms
+    ) -> tuple[Outcome, Tensor]:
+        """Draw where acceptance stops and the next token, and commit them; returns as `verify_and_commit`."""
+        model, finisher = self.target.model, rows.finisher
+        logits = self.target.processors.of_round(
+            output.logits, rows.sequences, draft, eos=finisher.eos, max_lengths=finisher.max_lengths
+        )
+        target = TargetRows(logits, draft, self.sampling)
+        stop_probs = self.verifier.stop_probs(target, draft)
+        _require_shape("stop_probs", stop_probs, logits.shape[:2])
+        stop = draw(stop_probs, uniforms.stop)
+        next_token_probs = self.verifier.next_token_probs(target, draft, stop)
+        _require_shape("next_token_probs", next_token_probs, logits.shape[::2])
+        next_token = draw(next_token_probs, uniforms.next)
+        healthy = _can_be_drawn_from(stop_probs) & _can_be_drawn_from(next_token_probs)
+        sequences = rows.sequences
+        active = sequences.active
+
+        path = draft.tree.path(stop)
+        num_accepted = draft.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
+        model.keep_path(draft.tree, path, after=sequences.lengths)
+        tokens = torch.cat([draft.tokens.gather(1, path), next_token.unsqueeze(1)], 1)
+        tokens.scatter_(1, num_accepted.unsqueeze(1), next_token.unsqueeze(1))
+        outcome = Outcome(
+            draft=draft,
+            stop_probs=stop_probs,
+            stop=stop,
+            num_accepted=num_accepted,
+            next_token=next_token,
+            num_committed=rows.finisher.commit(tokens, num_accepted + 1),
+            active=active,
+            target=target,
+            hidden=output.scored_states,
+            states=output.hidden_states,
+        )
+        summary = RoundSummary(
+            tokens=tokens,
+            num_committed=outcome.num_committed,
+            healthy=healthy,
+            num_nodes=torch.full_like(stop, draft.num_nodes),
+            active=active,
+            offered=draft.offered_depth,
+            accepted=num_accepted,
+            lost=outcome.lost,
+        )
+        return outcome, summary.pack()
+
+    @staticmethod
+    def read(rows: Rows, packed: Tensor) -> Readout:
+        """Unpack a `RoundSummary` and update the host's state from it."""
+        room = [left - 1 for left in rows.finisher.left]  # the last token of a budget is the replaced or bonus token
+        # The only synchronisation of a round.
+        summary: RoundSummary[list[int]] = RoundSummary.unpack(packed)
+        committed = rows.finisher.read(summary)
+        return Readout(
+            num_nodes=summary.num_nodes[0],
+            active=summary.active,
+            offered=summary.offered,
+            accepted=summary.accepted,
+            lost=summary.lost,
+            committed=committed,
+            room=room,
+        )
+
+
+def _require_shape(name: str, probs: Tensor, expected: torch.Size) -> None:
+    """
+    Raises:
+        ValueError: the verifier's probabilities have another shape.
+    """
+    if probs.shape != expected:
+        raise ValueError(f"the verifier's {name} is {list(probs.shape)}; expected {list(expected)}")
+
+
+def _can_be_drawn_from(probs: Tensor) -> Tensor:
+    """[B] bool: whether probs [B, S] are finite, non-negative and not all zero; NaN fails every comparison."""
+    least, most = probs.aminmax(dim=1)
+    return (least >= 0) & (most > 0) & (most < torch.inf)

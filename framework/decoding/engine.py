@@ -1,0 +1,221 @@
+"""The speculative decoding loop: propose, target pass, verify, commit, observe."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from framework.core.draft import Draft, Outcome, Readout, Shape
+from framework.core.draft_faults import probs_fault, structure_fault
+from framework.core.drafter import Drafter, learns, most_nodes
+from framework.core.sampling import Sampling
+from framework.core.sequences import Prompt, Sequences
+from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
+from framework.decoding.compiled import CompiledRound
+from framework.decoding.device_round import Decoding, DeviceRound
+from framework.decoding.generation import Generation
+from framework.decoding.prefill import prefill
+from framework.decoding.stopping import Stopping
+from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.metrics.stopwatch import Stopwatch
+from framework.metrics.tally import Tally
+from framework.models.target import Target
+from framework.verifiers.default_verifier import default_verifier
+from framework.verifiers.verifier import Verifier
+
+
+class Engine:
+    """Speculative decoding (Leviathan et al., 2023) for any drafter, verifier and gamma policy."""
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        drafter: Drafter,
+        verifier: Verifier | None = None,
+        gamma_policy: GammaPolicy,
+        sampling: Sampling,
+        compiled: bool = False,
+    ):
+        """
+        Args:
+            verifier: acceptance rule; None: the usual exact rule for the drafter's drafts (`default_verifier`).
+            compiled: whether to compile the device's part of a round into one graph; the first round then takes a
+                minute.
+
+        Raises:
+            ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter that learns,
+                or a target with recurrent layers is given with `compiled` or a drafter of trees.
+        """
+        verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
+        verifier.check(drafter.scheme, drafter.shape)
+        if compiled and learns(drafter):
+            raise ValueError(
+                f"engine.compile is true, and {type(drafter).__name__} learns while it drafts; allowed: false, since a "
+                "compiled graph keeps the weights it was compiled with"
+            )
+        if drafter.shape is not Shape.CHAIN:
+            target.model.refuse_recurrent(
+                f"{type(drafter).__name__} drafts trees",
+                "drafters that draft chains, such as drafter=small_transformer or prompt_lookup",
+            )
+        if compiled:
+            target.model.refuse_recurrent("engine.compile is true", "false")
+        self.target = target
+        self.drafter = drafter
+        self.verifier = verifier
+        self.gamma_policy = gamma_policy
+        self.sampling = sampling
+        self._on_device = DeviceRound(target=target, drafter=drafter, verifier=verifier, sampling=sampling)
+        self.compiled = compiled
+        self._graph = CompiledRound(self._on_device, gamma_policy) if compiled else None
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        stopping: Stopping,
+        seeds: list[int],
+        detailed: bool = False,
+        on_round: Callable[[Outcome], None] | None = None,
+        stopwatch: Stopwatch | None = None,
+    ) -> Generation:
+        """Decode a batch of prompts.
+
+        Args:
+            prompts: token ids per row, none empty, each shorter than the model's context.
+            stopping: stopping criteria of a row.
+            seeds: one per row; with a fixed gamma, a row's tokens depend only on its prompt and seed.
+            detailed: whether the tally sums overlaps and each draft is checked against the drafter's contract; too slow
+                for timed runs.
+            on_round: called with the outcome of every round; rounds then run eagerly.
+            stopwatch: times the stages prefill, begin, draft, target, verify, observe, replay (targets with recurrent
+                layers) and learn (drafters that learn).
+
+        Raises:
+            ValueError: a prompt cannot be decoded, or seeds are not one whole number per prompt; in detailed mode, a
+                draft breaks the drafter's contract.
+            FloatingPointError: probabilities are not finite, negative or all zero, because of NaN logits, q = 0 for a
+                drafted token, or a faulty verifier.
+        """
+        stopwatch = stopwatch or Stopwatch(self.target.device)
+        decoding = self.begin(
+            prompts, stopping=stopping, seeds=seeds, detailed=detailed, stopwatch=stopwatch, on_round=on_round
+        )
+        while decoding.finisher.most_remaining:
+            self.round(decoding)
+        finisher = decoding.finisher
+        return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons, tally=decoding.tally)
+
+    def each_alone(
+        self, prompts: Sequence[Prompt], *, stopping: Stopping, seed: int, detailed: bool = False
+    ) -> Iterator[Tally]:
+        """Decode prompts one at a time, prompt i with seed + i; yields the tally of each."""
+        for number, prompt in enumerate(prompts):
+            tally = self.generate([prompt], stopping=stopping, seeds=[seed + number], detailed=detailed).tally
+            assert tally is not None
+            yield tally
+
+    def begin(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        stopping: Stopping,
+        seeds: list[int],
+        detailed: bool,
+        stopwatch: Stopwatch,
+        on_round: Callable[[Outcome], None] | None = None,
+    ) -> Decoding:
+        """Prefill: read the prompts and commit a first token, as a round without a draft."""
+        check_seeds(seeds, len(prompts))
+        device, max_gamma = self.target.device, self.gamma_policy.max_gamma
+        uniforms = Uniforms(seeds, RoundUniforms.width(self.drafter.num_uniforms(max_gamma)), device)
+        with stopwatch.stage("prefill"):
+            sequences, finisher, output = prefill(self.target, prompts, stopping, max_nodes=self.max_nodes)
+            decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch, on_round)
+            draft = Draft.empty(len(prompts), device)
+            outcome, packed = self._on_device.commit(decoding, draft, output, decoding.next_uniforms())
+            self._on_device.read(decoding, packed)
+        with stopwatch.stage("begin"):
+            self.gamma_policy.begin()
+            self.drafter.begin(sequences, outcome, self.sampling)
+        return decoding
+
+    def new_tally(self, *, detailed: bool) -> Tally:
+        """An empty tally for generations of this engine."""
+        return Tally(
+            self.gamma_policy.max_gamma,
+            self.max_nodes,
+            shape=self.drafter.shape,
+            detailed=detailed,
+            token_rule=self.verifier.token_rule,
+        )
+
+    @property
+    def max_nodes(self) -> int:
+        """Largest number of nodes in a draft."""
+        return most_nodes(self.drafter, self.gamma_policy.max_gamma)
+
+    def round(self, decoding: Decoding) -> Readout:
+        """Draft up to gamma tokens, verify them in one target pass, commit the accepted path and one more token."""
+        gamma, uniforms = self.gamma_policy.next_gamma(), decoding.next_uniforms()
+        if self._graph is not None and not decoding.is_observed:
+            packed = self._graph.run(decoding, gamma, uniforms)
+        else:
+            draft = self._propose(decoding, gamma, uniforms)
+            packed = self._verify_and_commit(decoding, draft, uniforms)
+        readout = self._observe(decoding, packed)
+        self._prepare_next(decoding)
+        return readout
+
+    def _propose(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Draft:
+        """Draft at most gamma tokens deep; in detailed mode, check the draft and all its probabilities."""
+        # The last token of a row's budget is the replaced or bonus token.
+        gamma, sequences = min(gamma, decoding.finisher.most_remaining - 1), decoding.sequences
+        with decoding.stopwatch.stage("draft"):
+            before = sequences.snapshot() if decoding.tally.detailed else None
+            draft = self._on_device.propose(sequences, gamma, uniforms, self.gamma_policy.should_continue)
+            if before is not None:
+                self._require_contract(draft, sequences, before)
+        return draft
+
+    def _require_contract(self, draft: Draft, sequences: Sequences, before: tuple[object, ...]) -> None:
+        """
+        Raises:
+            ValueError: the draft breaks the drafter's contract, or `propose` changed the sequences.
+        """
+        running = draft.rows(sequences.active)
+        fault = structure_fault(running) or probs_fault(running)
+        if sequences.snapshot() != before:
+            fault = "propose changed the sequences, which belong to the loop"
+        if fault is not None:
+            raise ValueError(
+                f"drafter {type(self.drafter).__name__}: {fault} (`check drafter=NAME` checks its contract)"
+            )
+
+    def _verify_and_commit(self, decoding: Decoding, draft: Draft, uniforms: RoundUniforms) -> Tensor:
+        """Verify and commit eagerly, and report the full outcome; returns the packed `RoundSummary`."""
+        outcome, packed = self._on_device.verify_and_commit(decoding, draft, uniforms, stage=decoding.stopwatch.stage)
+        if decoding.tally.detailed:
+            decoding.tally.observe_distributions(outcome)
+        if decoding.on_round is not None:
+            decoding.on_round(outcome)
+        return packed
+
+    def _observe(self, decoding: Decoding, packed: Tensor) -> Readout:
+        """Read the round's summary on the host; pass it to the gamma policy and the tally."""
+        with decoding.stopwatch.stage("observe"):
+            readout = self._on_device.read(decoding, packed)
+            self.gamma_policy.observe(readout)
+            decoding.tally.observe(readout)
+        return readout
+
+    def _prepare_next(self, decoding: Decoding) -> None:
+        """Replay the target's recurrent states, and let a drafter learn."""
+        if self.target.model.is_recurrent:
+            with decoding.stopwatch.stage("replay"):
+                self.target.model.replay(decoding.sequences)
+        if learns(self.drafter):
+            with decoding.stopwatch.stage("learn"):
+                self.drafter.learn(decoding.sequences)

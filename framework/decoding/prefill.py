@@ -1,0 +1,59 @@
+"""Prefill, shared by all decoding loops: check the prompts, read them, and return the first logits."""
+
+from collections.abc import Sequence
+
+from framework.core.sequences import Conditioned, Prompt, Sequences, power_of_two
+from framework.decoding.stopping import Finisher, Stopping
+from framework.models.forward_output import ForwardOutput
+from framework.models.target import Target
+
+LEAST_WIDTH = 256  # widths are powers of two from here on, so that few compiled graphs serve many prompts
+
+
+def check_prompts(prompts: Sequence[Prompt], *, vocabulary_size: int, context: int) -> None:
+    """
+    Raises:
+        ValueError: no prompts, an empty prompt, a prompt that leaves no room in the context, or an id outside the
+            vocabulary.
+    """
+    if not prompts:
+        raise ValueError("there are no prompts; give at least one")
+    for row, prompt in enumerate(prompts):
+        given = [prompt.source, prompt.text] if isinstance(prompt, Conditioned) else [prompt]
+        if not all(given):
+            raise ValueError(f"prompt {row} is empty; a prompt needs at least one token (prompts.source)")
+        if len(prompt) >= context:
+            raise ValueError(
+                f"prompt {row} has {len(prompt)} tokens; at most {context - 1} leave room in the target's context of "
+                f"{context} (prompts.max_prompt_tokens, prompts.overflow)"
+            )
+        wrong = [token for tokens in given for token in tokens if not 0 <= token < vocabulary_size]
+        if wrong:
+            raise ValueError(
+                f"prompt {row} holds token {wrong[0]}; allowed: 0 to {vocabulary_size - 1} "
+                "(was another tokenizer used?)"
+            )
+
+
+def prefill(
+    target: Target, prompts: Sequence[Prompt], stopping: Stopping, *, max_nodes: int
+) -> tuple[Sequences, Finisher, ForwardOutput]:
+    """Lay out the prompts and read them in one pass.
+
+    Args:
+        target: model that reads the prompts; its KV cache is reset.
+        prompts: one per row; for an encoder-decoder target, bare token ids are the source.
+        stopping: stopping criteria of a row.
+        max_nodes: largest number of nodes in a draft; buffers get that much room after the last committed token.
+
+    Returns:
+        the sequences, without a new token; their finisher; the pass, with logits [B, 1, V] after each prompt.
+    """
+    model = target.model
+    prompts = [target.as_prompt(prompt) for prompt in prompts]
+    check_prompts(prompts, vocabulary_size=target.vocabulary_size, context=model.context)
+    longest = max(len(prompt) for prompt in prompts)
+    width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
+    width = max(LEAST_WIDTH, power_of_two(width))
+    sequences = Sequences.from_prompts(prompts, width=width, device=target.device)
+    return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences)

@@ -1,0 +1,68 @@
+"""Summary of a round, packed into one tensor so that the host synchronises once.
+
+B rows, M most tokens that a row may commit in a round.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepSummary(Generic[T]):
+    """Summary of a step of plain decoding: tensors on the device, lists on the host.
+
+    Attributes:
+        COLUMNS: fields with one number per row, in packed order; the tokens come last.
+        tokens: [B, M] int64: the first num_committed[b] of row b are committed.
+        num_committed: [B] int64.
+        healthy: [B] bool: whether the sampled distributions are finite and not all zero.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("num_committed", "healthy")
+
+    tokens: T
+    num_committed: T
+    healthy: T
+
+    def pack(self) -> Tensor:
+        """[B, columns + M] int64."""
+        columns: list[Any] = [getattr(self, name) for name in self.COLUMNS]
+        tokens: Any = self.tokens
+        return torch.cat([torch.stack(columns, 1), tokens], 1)
+
+    @classmethod
+    def unpack(cls, packed: Tensor) -> Self:
+        """Lists of the fields that `pack` packed; waits for the device."""
+        rows = packed.tolist()
+        columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(cls.COLUMNS)}
+        tokens: Any = [row[len(columns) :] for row in rows]
+        return cls(tokens, **columns)
+
+
+@dataclass(frozen=True)
+class RoundSummary(StepSummary[T]):
+    """Summary of a speculative round.
+
+    Attributes:
+        num_nodes: [B] int64: nodes of the draft, the same for all rows.
+        active: [B] bool: rows that were decoding when the round began.
+        offered: [B] int64: depth of the deepest node offered.
+        accepted: [B] int64: depth of the deepest node accepted.
+        lost: [B] bool: whether a child of that node was offered and rejected.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        *StepSummary.COLUMNS,
+        *("num_nodes", "active", "offered", "accepted", "lost"),
+    )
+
+    num_nodes: T
+    active: T
+    offered: T
+    accepted: T
+    lost: T

@@ -1,0 +1,1 @@
+"""Heads trained on the target's hidden states, and their checkpoints."""

@@ -1,0 +1,68 @@
+"""Draft layer: one trained Transformer layer between the target's frozen embeddings and output layer.
+
+M tokens read, W seen, H hidden, V vocabulary; `...` stands for any leading axes.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from framework.models.target import Target
+
+HEAD_WIDTH = 64  # width of an attention head
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention: queries, keys and values, [..., heads, M, H / heads] each, to an output of the queries' shape."""
+
+
+class DraftLayer(nn.Module):
+    """Joins the target's states with token embeddings; the target's own output layer scores the result.
+
+    Embeddings and output layer are the target's and stay frozen; only the layer between them is trained.
+    """
+
+    def __init__(self, target: Target):
+        """
+        Args:
+            target: provides the embeddings and the output layer; the layer gets the output layer's dtype and device.
+        """
+        super().__init__()
+        embeddings, output = target.model.model.get_input_embeddings(), target.model.model.get_output_embeddings()
+        self._width, hidden_size = target.vocabulary_size, output.weight.shape[1]
+        self._last_known = embeddings.weight.shape[0] - 1
+        self._num_heads = hidden_size // HEAD_WIDTH if hidden_size % HEAD_WIDTH == 0 else 1
+        self.join = nn.Linear(hidden_size + embeddings.weight.shape[1], hidden_size, bias=False)
+        self.attention_norm, self.mlp_norm, self.last_norm = (nn.RMSNorm(hidden_size) for _ in range(3))
+        self.attention_in = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.attention_out = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.mlp_in = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.mlp_out = nn.Linear(4 * hidden_size, hidden_size, bias=False)
+        self.to(output.weight)
+        # Wrapped in functions, so that the target's layers are not registered as submodules.
+        self._embedded: Callable[[Tensor], Tensor] = lambda tokens: embeddings(tokens)
+        self._output: Callable[[Tensor], Tensor] = lambda states: output(states.to(output.weight))
+
+    @property
+    def hidden_size(self) -> int:
+        return self.join.out_features
+
+    def joined(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """[..., H] from states of the target [..., H] and tokens [...] int64."""
+        embedded = self._embedded(tokens.clamp(min=0, max=self._last_known))
+        return self.join(torch.cat([hidden.to(self.join.weight), embedded.to(self.join.weight)], -1))
+
+    def passed(self, states: Tensor, attend: Attend) -> Tensor:
+        """[..., M, H] states after attention and MLP, both pre-norm."""
+        # [..., heads, M, H / heads] each
+        query, key, value = (
+            each.unflatten(-1, (self._num_heads, -1)).transpose(-3, -2)
+            for each in self.attention_in(self.attention_norm(states)).chunk(3, -1)
+        )
+        states = states + self.attention_out(attend(query, key, value).transpose(-3, -2).flatten(-2))
+        return states + self.mlp_out(functional.silu(self.mlp_in(self.mlp_norm(states))))
+
+    def scored(self, states: Tensor) -> Tensor:
+        """[..., V] logits before temperature from states [..., H]; the output layer's padding beyond V is cut off."""
+        return self._output(states)[..., : self._width].to(states.device)

@@ -1,0 +1,108 @@
+"""State of EAGLE's layer for a batch: the target's states of committed tokens, and the layer's own KV cache.
+
+B rows, M pairs read, H hidden. Pair t of a row is the target's state at token t with token t + 1, in slot t. The last
+pair before drafting ends with pending. Drafted pairs lie in the slots after it until the next pairs overwrite them.
+"""
+
+import torch
+from torch import Tensor
+
+from framework.core.backlog import Backlog
+from framework.core.draft import Outcome
+from framework.core.sequences import Sequences
+from framework.heads.eagle_layer import EagleLayer
+from framework.models.attention_masks import additive
+from framework.models.cache_slots import Slots
+
+
+class EagleStates:
+    """Runs the layer over pairs with the target's states as tokens are committed, then over drafted pairs.
+
+    The next draft starts by reading all pairs that a round committed, with the target's states instead of predicted
+    ones. Drafted pairs are therefore never kept, and nothing is rolled back.
+    """
+
+    def __init__(self, layer: EagleLayer):
+        self.layer = layer
+        self._slots = Slots(num_layers=1)
+
+    def begin(self, sequences: Sequences, prefill: Outcome, *, room: int) -> None:
+        """Clear all rows and read the prompts.
+
+        Args:
+            sequences: rows after prefill.
+            prefill: outcome of prefill, with `states`.
+            room: slots for drafts, in addition to those of the sequences.
+        """
+        states = prefill.states
+        assert states is not None, "the layer needs Outcome.states"
+        num_rows, width = sequences.tokens.shape
+        self._slots.begin(num_rows, width + room, sequences.tokens.device)
+        longest = states.shape[1]
+        self._states = states.new_zeros(num_rows, width, states.shape[2])
+        self._states[:, :longest] = states
+        # Slots after a prompt's end hold no pair yet; they are overwritten before a pair attends to them.
+        slots = self._slots.ids[:longest].unsqueeze(0)
+        self._slots.aim(slots, visible=longest)
+        self._passed(states, sequences.tokens[:, 1 : longest + 1], slots, self._slots.causal(slots, longest))
+        self._backlog = Backlog(width, 0)
+
+    def catch_up(self, sequences: Sequences, depth: int) -> Tensor:
+        """Read the new pairs, at least depth + 1 per row; returns the states [B, H] predicted at pending.
+
+        A repeated call before the next commit returns the same.
+        """
+        num_pairs = self._backlog.size_of_pass(depth + 1)
+        self._backlog.most = 0
+        last = sequences.lengths - 2
+        start = (last + 1 - num_pairs).clamp(min=0)
+        slots = start.unsqueeze(1) + self._slots.ids[:num_pairs]
+        tokens = sequences.tokens.gather(1, (slots + 1).clamp(max=sequences.tokens.shape[1] - 1))
+        rows = torch.arange(len(slots), device=slots.device)
+        known = self._states[rows.unsqueeze(1), slots]
+        return self._read(known, tokens, slots, sequences.longest - 1)[rows, last - start]
+
+    def read_chain(self, sequences: Sequences, states: Tensor, tokens: Tensor, *, depth: int) -> Tensor:
+        """[B, H] states predicted at drafted tokens [B] int64 of this depth, from predicted states [B, H]."""
+        slots = (sequences.lengths - 2 + depth).unsqueeze(1)
+        return self._read(states.unsqueeze(1), tokens.unsqueeze(1), slots, sequences.longest - 1 + depth)[:, 0]
+
+    def read_level(self, sequences: Sequences, states: Tensor, tokens: Tensor, sees: Tensor, *, depth: int) -> Tensor:
+        """As `read_chain`, for M nodes of a tree level: [B, M, H] from states [B, M, H] and tokens [B, M].
+
+        Args:
+            sequences: committed tokens.
+            states: [B, M, H] predicted states before the nodes.
+            tokens: [B, M] int64: tokens of the nodes.
+            sees: [B, M, 1 + R] bool: True for a node's ancestors and itself, among the R nodes read so far, these M
+                last; the first entry is pending, always True.
+            depth: depth of the level.
+        """
+        num_read, num_pairs = sees.shape[2] - 1, tokens.shape[1]
+        last = sequences.lengths - 2
+        slots = last.unsqueeze(1) + 1 + self._slots.ids[num_read - num_pairs : num_read]
+        visible = min(sequences.longest - 1 + num_read, self._slots.capacity)
+        self._slots.aim(slots, visible=visible)
+        return self._passed(states, tokens, (last + depth).unsqueeze(1), self._slots.of_tree(last, sees, visible))
+
+    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
+        """Store the target's states of the committed tokens."""
+        hidden = outcome.hidden
+        assert hidden is not None, "the layer needs Outcome.hidden"
+        # Entries after the committed tokens are arbitrary and may be out of range.
+        followed = outcome.followed.clamp(max=hidden.shape[1] - 1)
+        first = sequences.lengths - outcome.num_committed - 1
+        slots = first.unsqueeze(1) + self._slots.ids[: followed.shape[1]]
+        rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
+        self._states[rows, slots.clamp(max=self._states.shape[1] - 1)] = hidden[rows, followed]
+        self._backlog.add(followed.shape[1])
+
+    def _read(self, states: Tensor, tokens: Tensor, slots: Tensor, visible: int) -> Tensor:
+        """[B, M, H] states predicted by pairs in slots [B, M] int64; each pair attends to all slots up to its own."""
+        slots, visible = slots.clamp(max=self._slots.capacity - 1), min(visible, self._slots.capacity)
+        self._slots.aim(slots, visible=visible)
+        return self._passed(states, tokens, slots, self._slots.causal(slots, visible))
+
+    def _passed(self, states: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
+        mask = additive(sees, self.layer.join.weight.dtype)
+        return self.layer(states, tokens, positions, keep=self._slots.cache.layers[0].update, mask=mask)

@@ -1,0 +1,1 @@
+"""Tallies of rounds, formulas of the theory, comparison of decoded tokens, and stopwatches."""

@@ -1,0 +1,1 @@
+"""Hugging Face models whose rows advance and roll back independently."""

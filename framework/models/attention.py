@@ -1,0 +1,136 @@
+"""Grouped-query attention that reads shared keys once, and fuses into one kernel for few tokens.
+
+B rows, M tokens read, W slots seen, K key-value heads, G query heads for each of these, D size of a key, E of a value.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "fused"
+MOST_TOKENS = 16  # over all rows; sdpa is faster for more
+# Arguments of transformers' sdpa, which is called if dropout or position_bias is in use.
+SDPA_ARGUMENTS = ("scaling", "is_causal", "dropout", "position_bias")
+# The added ones have no effect here: the mask includes windows, and queries and keys are already rotated.
+KNOWN_ARGUMENTS = {*SDPA_ARGUMENTS, "position_ids", "sliding_window", "use_cache", "output_router_logits"}
+
+
+def register() -> None:
+    """Register this attention with transformers under its name."""
+    AttentionInterface.register(NAME, fused_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def fused_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Grouped-query attention that treats the heads with shared keys as more tokens of one head.
+
+    For few tokens in a compiled graph on a CPU it computes explicit sums, because a call of sdpa takes several times
+    as long. Causal passes without a mask, bool masks, position biases and dropout go to transformers' sdpa; the first
+    two only without softcap and sinks.
+
+    Args:
+        module: the calling layer.
+        query: [B, K * G, M, D].
+        key: [B, K, W, D].
+        value: [B, K, W, E].
+        attention_mask: [B, 1, M, W], added to the scores, or bool; None: causal, or every slot if M = 1.
+        softcap: scores become softcap * tanh(score / softcap) (Gemma 2).
+        s_aux: [K * G] attention sinks: the logit of an extra key without a value, per head (gpt-oss).
+        others: scaling, and arguments of other implementations.
+
+    Returns:
+        [B, M, K * G, E], and None in place of the weights.
+
+    Raises:
+        TypeError: an argument, or a combination of arguments, is not implemented.
+    """
+    if unknown := [name for name in others if name not in KNOWN_ARGUMENTS and not _is_off(others[name])]:
+        raise TypeError(f"fused attention does not implement {', '.join(unknown)}; use attention=eager or sdpa")
+    num_rows, num_heads, num_tokens, size = query.shape
+    plain = softcap is None and s_aux is None
+    causal = attention_mask is None and num_tokens > 1
+    bool_mask = attention_mask if attention_mask is not None and attention_mask.dtype == torch.bool else None
+    if (
+        others.get("dropout")
+        or others.get("position_bias") is not None
+        or (plain and (causal or bool_mask is not None))
+    ):
+        if not plain:
+            raise TypeError("fused attention does not combine softcap or s_aux with dropout or position_bias")
+        given = {name: others[name] for name in SDPA_ARGUMENTS if name in others}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+    if bool_mask is not None:
+        attention_mask = as_scores(bool_mask, query.dtype)
+    if causal and _is_causal(module, others.get("is_causal")):
+        slots = torch.arange(key.shape[2], device=query.device)  # the tokens are in the first slots
+        attention_mask = as_scores(slots <= slots[:num_tokens, None], query.dtype)[None, None]
+    shared = query.reshape(num_rows, key.shape[1], -1, size)  # [B, K, G * M, D]
+    if attention_mask is not None:
+        attention_mask = attention_mask.repeat(1, 1, num_heads // key.shape[1], 1)
+    scale = others.get("scaling") or size**-0.5
+    few = query.device.type == "cpu" and num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling()
+    if plain and not few:
+        mixed = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scale)
+    else:
+        sinks = None if s_aux is None else s_aux.reshape(key.shape[1], -1, 1).expand(-1, -1, num_tokens).flatten(1)
+        scores = _products(shared, key, few) * scale
+        weights = _softmax(scores, attention_mask, softcap, sinks)
+        mixed = _mixture(weights, value, few).to(query.dtype)
+    return mixed.reshape(num_rows, num_heads, num_tokens, -1).transpose(1, 2).contiguous(), None
+
+
+def _is_off(argument: object) -> bool:
+    return argument is None or argument is False
+
+
+def _products(query: Tensor, key: Tensor, few: bool) -> Tensor:
+    """[B, K, N, W] float32 (float64 for float64 inputs) from [B, K, N, D] and [B, K, W, D]."""
+    query, key = _at_least_float32(query), _at_least_float32(key)
+    return (query.unsqueeze(3) * key.unsqueeze(2)).sum(4) if few else query @ key.transpose(2, 3)
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
+    """[B, K, N, W] weights; with sinks, [K, N], they sum to less than 1."""
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if mask is not None:
+        scores = scores + mask.to(scores.dtype)
+    if sinks is None:
+        return scores.softmax(3)
+    sinks = sinks.to(scores.dtype).unsqueeze(-1)
+    highest = torch.maximum(scores.amax(3, keepdim=True), sinks)
+    weights = (scores - highest).exp()
+    return weights / (weights.sum(3, keepdim=True) + (sinks - highest).exp())
+
+
+def _mixture(weights: Tensor, value: Tensor, few: bool) -> Tensor:
+    """[B, K, N, E] from weights [B, K, N, W] and values [B, K, W, E]."""
+    value = value.to(weights.dtype)
+    return (weights.unsqueeze(4) * value.unsqueeze(2)).sum(3) if few else weights @ value
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _is_causal(module: torch.nn.Module, given: bool | None) -> bool:
+    return bool(getattr(module, "is_causal", True) if given is None else given)
+
+
+def as_scores(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """[..., M, W]: 0 where a bool mask is true, the lowest number of the dtype elsewhere."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)

@@ -1,0 +1,199 @@
+"""Slots of a KV cache: the slots that the current pass writes and sees, and the storage of each layer."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import (
+    CacheLayerMixin,
+    DummyLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
+
+from framework.models.recurrent_states import BOTH, ONLY_STATES
+
+
+class Slots:
+    """KV cache of B rows with `capacity` slots each; one for all layers, and for all models that share the cache.
+
+    Attributes:
+        context: most positions that a row may fill, or None; slots beyond hold nodes that are never committed.
+        cache: past_key_values of a Hugging Face model.
+        ids: [capacity] int64: 0, 1, 2, ...
+        visible: slots that the current pass may attend to, the most over all rows.
+        num_tokens: tokens per row that the current pass reads.
+        writes: [B * M] int64: slots that the current pass writes, as indices into all rows laid end to end.
+        rows: [R] int64: rows that the current pass reads; None: all.
+    """
+
+    num_rows = 0
+    capacity = 0
+    ids: Tensor
+    visible: int
+    num_tokens: int
+    writes: Tensor
+    rows: Tensor | None = None
+
+    def __init__(self, num_layers: int, *, context: int | None = None, kinds: Sequence[str] | None = None):
+        """
+        Args:
+            num_layers: number of layers, if kinds is None.
+            context: most positions that a row may fill; None: no limit.
+            kinds: cache content of each layer (`recurrent_states.cache_kinds`); None: keys and values in all layers.
+        """
+        self.context = context
+        self.cache = Cache(layers=[self._layer(kind) for kind in kinds or ["full_attention"] * num_layers])
+
+    def _layer(self, kind: str) -> Any:
+        if kind in ONLY_STATES:
+            return LinearAttentionLayer()
+        if kind == "dummy":
+            return DummyLayer()
+        return _SlotAndStateLayer(self) if kind == BOTH else _SlotLayer(self)
+
+    def begin(self, num_rows: int, capacity: int, device: torch.device) -> None:
+        """Clear all rows and make room for num_rows rows of `capacity` slots."""
+        if (num_rows, capacity) == (self.num_rows, self.capacity):
+            # A failed generation may have left NaN behind, and a masked NaN is still a NaN.
+            with torch.inference_mode():
+                self.cache.reset()
+            return
+        self.num_rows, self.capacity = num_rows, capacity
+        self.ids = torch.arange(capacity, device=device)
+        self._row_offsets = torch.arange(num_rows, device=device).unsqueeze(1) * capacity
+        for layer in self.cache.layers:
+            layer.keys = layer.values = None
+            layer.is_initialized = False
+
+    @contextmanager
+    def only(self, rows: Tensor) -> Iterator[None]:
+        """Restrict passes in the block to rows [R] int64."""
+        self.rows = rows
+        try:
+            yield
+        finally:
+            self.rows = None
+
+    def aim(self, slots: Tensor, *, visible: int) -> None:
+        """Set the slots [B, M] int64 that the next pass writes, and the number of slots that it sees."""
+        offsets = self._row_offsets if self.rows is None else self._row_offsets[self.rows]
+        self.writes = (offsets + slots).flatten()
+        self.visible, self.num_tokens = visible, slots.shape[1]
+
+    def causal(self, positions: Tensor, visible: int) -> Tensor:
+        """[B, M, visible] bool: slots up to each position [B, M] int64."""
+        return self.ids[:visible] <= positions.unsqueeze(2)
+
+    def of_tree(self, start: Tensor, sees: Tensor, visible: int) -> Tensor:
+        """[B, M, visible] bool: slots that each token of a tree sees, which are those up to start and its ancestors'.
+
+        Args:
+            start: [B] int64: slot of row 0, which all rows see.
+            sees: [B, M, R] bool: which of the rows 0..R-1, in the slots from start on, each token sees.
+            visible: number of slots.
+        """
+        # Slots before start's are seen exactly like row 0.
+        row = (self.ids[:visible] - start.unsqueeze(1)).clamp(min=0)
+        within = row < sees.shape[2]
+        row = row.clamp(max=sees.shape[2] - 1).unsqueeze(1).expand(-1, sees.shape[1], -1)
+        return sees.gather(2, row) & within.unsqueeze(1)
+
+    def positions_of_tree(self, start: Tensor, depth: Tensor, visible: int) -> Tensor:
+        """[B, visible] int64: positions of the tokens in all slots; a node's is start plus its depth.
+
+        Args:
+            start: [B] int64: slot of row 0.
+            depth: [1 or B, R] int64: depths of the rows in the slots from start on.
+            visible: number of slots.
+        """
+        ids = self.ids[:visible]
+        row = (ids - start.unsqueeze(1)).clamp(min=0, max=depth.shape[1] - 1)
+        after = start.unsqueeze(1) + depth.expand(len(start), -1).gather(1, row)
+        return torch.where(ids > start.unsqueeze(1), after, ids)
+
+    def move(self, source: Tensor, to: Tensor) -> None:
+        """Copy slots to other slots of the same row, in all layers; both [B, M] int64."""
+        source, to = (self._row_offsets + source).flatten(), (self._row_offsets + to).flatten()
+        with torch.inference_mode():
+            for layer in self.cache.layers:
+                if layer.is_initialized:  # layers that share another layer's keys and values write none
+                    layer.move(source, to)
+
+
+class _SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer, [B * capacity, heads, dim]: one contiguous row per slot.
+
+    They are stored in the layout in which they are written, all rows laid end to end. A compiled graph that writes
+    twice to a view of its input, as the moves of a tree or several passes of a drafter do, copies the whole input
+    before and after.
+    """
+
+    def __init__(self, slots: Slots):
+        super().__init__()
+        self.slots = slots
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        rows, capacity = self.slots.num_rows, self.slots.capacity
+        with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
+            self.keys, self.values = (
+                torch.zeros(rows * capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
+                for s in (key_states, value_states)
+            )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        slots = self.slots
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        writes = slots.writes.to(key_states.device)  # a layer may be on another device than the tokens
+        for kept, states in ((self.keys, key_states), (self.values, value_states)):
+            kept.index_copy_(0, writes, states.transpose(1, 2).flatten(0, 1))
+        return self._seen(self.keys), self._seen(self.values)
+
+    def _seen(self, kept: Tensor) -> Tensor:
+        """[B, heads, visible, dim]: the slots that the current pass sees."""
+        seen = kept.unflatten(0, (self.slots.num_rows, -1))[:, : self.slots.visible]
+        if self.slots.rows is not None:
+            seen = seen.index_select(0, self.slots.rows.to(seen.device))
+        return seen.transpose(1, 2)
+
+    def move(self, source: Tensor, to: Tensor) -> None:
+        """Copy slots; source and to are int64 indices into all rows laid end to end."""
+        source, to = source.to(self.keys.device), to.to(self.keys.device)
+        for kept in (self.keys, self.values):
+            kept.index_copy_(0, to, kept.index_select(0, source))
+
+    # Used in passes without a mask (one token of one row, or rows from their beginning), and by layers that count
+    # positions beyond a threshold themselves (Llama 4), which no committed token reaches.
+    def get_seq_length(self) -> int:
+        end = self.slots.visible if self.slots.context is None else min(self.slots.visible, self.slots.context)
+        return max(end - self.slots.num_tokens, 0)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.slots.visible, 0
+
+    def get_max_length(self) -> int:
+        return self.slots.capacity
+
+
+class _SlotAndStateLayer(_SlotLayer, LinearAttentionAndFullAttentionLayer):
+    """Keys and values in slots, plus the states of a recurrent layer."""
+
+    def __init__(self, slots: Slots):
+        LinearAttentionAndFullAttentionLayer.__init__(self)
+        self.slots = slots
+
+    def lazy_initialization(self, *keys_and_values: Tensor, **states: Any) -> None:
+        if states:
+            LinearAttentionLayer.lazy_initialization(self, **states)
+        else:
+            _SlotLayer.lazy_initialization(self, *keys_and_values)
+
+    def reset(self) -> None:
+        CacheLayerMixin.reset(self)

@@ -1,0 +1,290 @@
+"""CachedLM: a Hugging Face decoder whose rows advance and roll back independently, for targets and drafters.
+
+The decoder of an encoder-decoder model works the same way once it has read one source per row.
+
+Slot = position: the token of row b at position t is in cache slot t. A query at position t sees the slots up to t.
+To roll back, start the next pass at a smaller position: stale slots are overwritten before any query sees them.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from framework.core.sequences import Sequences
+from framework.core.tree import Tree
+from framework.models.attention_choice import attention_of, own_attention, running_with
+from framework.models.attention_masks import AttentionMasks
+from framework.models.cache_slots import Slots
+from framework.models.encoder_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
+from framework.models.forward_output import ForwardOutput, OutputLayerHook, rows_of
+from framework.models.model_support import longest_context, why_unsupported
+from framework.models.probe import probe
+from framework.models.recurrent_reading import RecurrentReader
+from framework.models.recurrent_states import RecurrentStates, WithoutPositions, cache_kinds, only_recurrent_layers
+
+# Passes over more tokens per row than this compute only the logits selected by `keep`.
+FEW_TOKENS = 16
+
+
+class CachedLM:
+    """A causal language model with one cache slot per row and position.
+
+    Attributes:
+        model: the Hugging Face model, in evaluation mode; its weights and modules are never modified.
+        text_start: tokens at the beginning of every text of an encoder-decoder model; empty in decoder-only models.
+        vocabulary_size: width of the returned logits. Rows of the output layer beyond it are padding and cut off.
+            Logits of tokens that the model does not know are -inf; such tokens are read as the last known one.
+        num_known: number of tokens that the model was trained with; no other tokens are drafted.
+        context: most positions that a row may have.
+        masks: attention masks of its passes; `probe` shortens their spans.
+        recurrent: reader of its recurrent layers; None: it has none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocabulary_size: int,
+        context: int | None = None,
+        num_known: int | None = None,
+    ):
+        """
+        Args:
+            model: a causal or encoder-decoder model.
+            vocabulary_size: width of the returned logits.
+            context: most positions that a row may have; None: the model's own limit.
+            num_known: number of tokens that the model was trained with, if its tokenizer has fewer than the target's;
+                None: the vocabulary size in its config.
+
+        Raises:
+            ValueError: the model cannot be served exactly; the message gives the reason.
+        """
+        if reason := why_unsupported(model, context):
+            raise ValueError(f"{_name(model)} cannot be served: {reason}")
+        self.model = model.eval()
+        self.vocabulary_size = vocabulary_size
+        self.context: int = context or longest_context(model.config.get_text_config()) or 0
+        self.text_start = decoder_start(model) if model.config.is_encoder_decoder else []
+        self._output_layer = OutputLayerHook(self.model)
+        config = model.config.get_text_config()
+        self.num_known = min(config.vocab_size, num_known or config.vocab_size)
+        self._slots = Slots(num_decoder_layers(model), context=self.context, kinds=cache_kinds(config))
+        self.masks = AttentionMasks(config)
+        states = RecurrentStates.of(self._slots.cache)
+        self.recurrent = None if states is None else RecurrentReader(states, self._slots)
+        self._decoder: Any = WithoutPositions(model) if only_recurrent_layers(config) else model
+        if self.text_start:
+            self._decoder = ConditionedDecoder(model, self._slots.cache)
+        if reason := probe(self):
+            raise ValueError(f"{_name(model)} cannot be served: {reason}")
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def attention(self) -> str:
+        """Name of the attention implementation in use."""
+        return attention_of(self.model)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether layers keep recurrent states, which `replay` rolls back once a round is committed."""
+        return self.recurrent is not None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether recurrent layers read a draft in one pass per token, so that speculation cannot pay off."""
+        return self.recurrent is not None and self.recurrent.one_by_one
+
+    def refuse_recurrent(self, given: str, allowed: str) -> None:
+        """Reject a model with recurrent layers, for a use that is not exact with them.
+
+        Args:
+            given: the use, as the beginning of the message.
+            allowed: the alternatives, as its end.
+
+        Raises:
+            ValueError: the model has recurrent layers.
+        """
+        if self.is_recurrent:
+            raise ValueError(f"{given}, and {_name(self.model)} has recurrent layers; allowed: {allowed}")
+
+    def begin(self, num_rows: int, capacity: int) -> None:
+        """Clear all rows and make room for num_rows of `capacity` slots: committed tokens, a draft, and one more."""
+        self._slots.begin(num_rows, capacity, self.device)
+        if self.recurrent is not None:
+            self.recurrent.states.begin(num_rows)
+
+    def read_sources(self, sequences: Sequences) -> None:
+        """Encode the sources of these sequences once for all later passes; no effect in a decoder-only model."""
+        if self.text_start and sequences.source is not None:
+            self._decoder.read(sequences.source.clamp(max=self.num_known - 1), sequences.source_mask)
+
+    def read_prompts(self, sequences: Sequences) -> ForwardOutput:
+        """Begin with the rows and slots of these sequences, and read their sources and all their tokens.
+
+        Returns:
+            the pass, with the logits [B, 1, V] of the next token.
+        """
+        self.begin(*sequences.tokens.shape)
+        self.read_sources(sequences)
+        longest = sequences.longest
+        return self.forward(sequences.tokens[:, :longest], None, visible=longest, keep=sequences.lengths - 1)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        start: Tensor | None,
+        *,
+        visible: int,
+        keep: Tensor | None = None,
+        tree: Tree | None = None,
+        first: int = 0,
+    ) -> ForwardOutput:
+        """Read tokens at the positions from start[b] on, and write their slots.
+
+        Tree nodes are written to slots in node order. The position of a node is given by its depth, and of all nodes it
+        sees only itself and its ancestors. `keep_path` moves the accepted nodes into place.
+
+        Args:
+            tokens: [B, M] int64.
+            start: [B] int64 position of tokens[:, 0]; None: the beginning of every row.
+            visible: number of slots that the pass may see, the most over all rows, known to the host: the largest
+                position among the relevant tokens, plus 1 (M if start is None). Later slots are neither seen nor
+                needed.
+            keep: [B] int64 index in 0..M-1 of the one token per row that needs logits; None: all tokens.
+            tree: structure of the tokens; start is then the position of pending. None, or a chain: consecutive tokens.
+            first: row of tokens[:, 0] among the tree's [pending, nodes...].
+        """
+        if self.recurrent is None:
+            return self._pass(tokens, start, visible=visible, keep=keep, tree=tree, first=first)
+        if tree is not None and not tree.is_chain:
+            self.refuse_recurrent("a tree is to be read", "chains")
+        return self.recurrent.read(self._pass, tokens, start, visible=visible, keep=keep)
+
+    def _pass(
+        self,
+        tokens: Tensor,
+        start: Tensor | None,
+        *,
+        visible: int,
+        keep: Tensor | None = None,
+        tree: Tree | None = None,
+        first: int = 0,
+    ) -> ForwardOutput:
+        """One call of the model, with the arguments of `forward`."""
+        num_tokens = tokens.shape[1]
+        slots = self._slots.ids[first : first + num_tokens].expand(len(tokens), -1)
+        if start is not None:
+            # Rows that need fewer than M tokens run past their end: clamp to the last slot, not into the next row.
+            slots = (start.unsqueeze(1) + slots).clamp_(max=self._slots.capacity - 1)
+        visible = min(visible, self._slots.capacity)
+        self._slots.aim(slots, visible=visible)
+        key_positions = self._slots.ids[:visible].unsqueeze(0)
+        if tree is None or tree.is_chain:
+            positions = slots
+            sees = None if self._needs_no_mask(start, slots, visible) else self._slots.causal(slots, visible)
+        else:
+            assert start is not None, "a tree needs start, the position of pending"
+            positions = start.unsqueeze(1) + tree.depth[:, first : first + num_tokens]
+            key_positions = self._slots.positions_of_tree(start, tree.depth, visible)
+            sees = self._slots.of_tree(start, tree.sees[:, first : first + num_tokens], visible)
+        mask = None if sees is None else self.masks.of(sees, positions, key_positions, self.model.dtype)
+        if self.num_known < self.vocabulary_size:
+            tokens = tokens.clamp(max=self.num_known - 1)
+        # Inference mode saves a twentieth of the pass.
+        quietly = torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
+        with quietly, self._output_layer.letting_through(keep if num_tokens > FEW_TOKENS else None):
+            logits = self._decoder(
+                input_ids=tokens,
+                attention_mask=mask,
+                # Tokens past the context are never committed, but must not index beyond a table of positions.
+                position_ids=positions.clamp(max=self.context - 1),
+                past_key_values=self._slots.cache,
+                use_cache=True,
+                **({"key_positions": key_positions} if self.text_start else {}),
+            ).logits
+        # In a model on several devices, the input of the output layer is on that layer's device.
+        made = (self._to_vocabulary(logits).to(tokens.device), self._output_layer.take().to(tokens.device))
+        # Copies made outside inference mode are ordinary tensors, which training can use.
+        logits, hidden_states = (each.clone() for each in made)
+        if keep is not None and logits.shape[1] > 1:
+            logits = rows_of(logits, keep)
+        return ForwardOutput(logits, hidden_states, keep)
+
+    def keep_path(self, tree: Tree, path: Tensor, *, after: Tensor) -> None:
+        """Move the cache entries of a path's nodes to consecutive slots; no effect for a chain.
+
+        Args:
+            tree: structure of nodes that were read with `first` 0, into the slots from after[b] on.
+            path: [B, depth] int64: the node at each depth from 1 on; entry k stays in place if it is k.
+            after: [B] int64: slot of the first node, where the path will begin.
+        """
+        if tree.is_chain:
+            return
+        begin = after.unsqueeze(1)
+        self._slots.move(begin + path, begin + self._slots.ids[: path.shape[1]])
+
+    def replay(self, sequences: Sequences) -> None:
+        """Bring recurrent states to the token before pending: undo rejected tokens, and read accepted ones again.
+
+        Call this between rounds, when the host knows the committed tokens. No effect without recurrent layers.
+        """
+        if self.recurrent is not None:
+            self.recurrent.replay(self._pass, [text[:-1] for text in sequences.texts])
+
+    def sharing_cache(self, model: PreTrainedModel) -> "CachedLM":
+        """CachedLM of another module over the same rows and slots; only call `begin` of this object.
+
+        Args:
+            model: a module that borrows layers of this model, each attention with its `layer_idx`. It writes its own
+                keys and values: before this model may see these slots, it must read their tokens again.
+
+        Raises:
+            ValueError: the model has recurrent layers.
+        """
+        self.refuse_recurrent(
+            "a drafter that skips target layers shares its cache", "another drafter= (small_transformer, ngram, ...)"
+        )
+        shared = copy.copy(self)
+        shared.model = model
+        shared._decoder = self._decoder.sharing_sources(model) if self.text_start else model
+        if model.get_output_embeddings() is not self.model.get_output_embeddings():
+            shared._output_layer = OutputLayerHook(model)
+        return shared
+
+    def _needs_no_mask(self, start: Tensor | None, slots: Tensor, visible: int) -> bool:
+        """Whether a pass is plainly causal or one token that sees all slots: attention is faster without a mask."""
+        if self.masks.shortest is not None and self.masks.shortest < self.context:
+            return start is None and visible <= self.masks.shortest
+        # If all slots are visible, as in compiled graphs on a GPU, some of them are still empty.
+        return start is None or (slots.numel() == 1 and visible < self._slots.capacity)
+
+    def uncached(self, tokens: Tensor, source: list[int] | None = None) -> Tensor:
+        """[B, T, V] logits of whole texts from one pass of the plain model: its own attention, no cache.
+
+        Args:
+            tokens: [B, T] int64.
+            source: source tokens shared by all texts; None for decoder-only models.
+        """
+        inputs = {"input_ids": tokens}
+        if source is not None:
+            sources = torch.tensor([source], device=tokens.device).expand(len(tokens), -1)
+            inputs = {"input_ids": sources, "decoder_input_ids": tokens}
+        with running_with(self.model, own_attention(self.model)):
+            return self._to_vocabulary(self.model(**inputs, use_cache=False).logits)
+
+    def _to_vocabulary(self, logits: Tensor) -> Tensor:
+        logits = logits[..., : self.num_known]
+        missing = self.vocabulary_size - logits.shape[-1]
+        if missing > 0:
+            return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return logits[..., : self.vocabulary_size]
+
+
+def _name(model: PreTrainedModel) -> str:
+    return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"

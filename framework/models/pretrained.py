@@ -1,0 +1,468 @@
+"""Load a model and its tokenizer from a local folder or, by name, from a hub. Code in its repository never runs."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+from transformers.utils import logging
+
+from framework.core.logits_processors import LogitsProcessors
+from framework.core.option_error import MissingFileError, OptionError, UnreachableError, UnreadableError
+from framework.models import attention as fused_attention
+from framework.models.attention_choice import AUTO, CHOICES, can_change, own_attention
+from framework.models.cached_lm import CachedLM
+from framework.models.generation_options import active_options, check_generation
+from framework.models.hub import why_unreachable
+from framework.models.model_support import longest_context
+from framework.models.target import Target
+
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+# Packages that transformers needs to load quantised weights, by method; the errors of other methods name theirs.
+QUANTISATION_PACKAGES = {
+    "awq": ("gptqmodel", "accelerate"),
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "compressed-tensors": ("compressed-tensors",),
+    "gptq": ("gptqmodel", "optimum"),
+    "torchao": ("torchao",),
+}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_target(
+    *,
+    path: str,
+    dtype: str,
+    device: str,
+    attention: str,
+    context: int | None,
+    device_map: str | dict[str, int | str] | None = None,
+    tokenizer: str | None = None,
+    generation: str | dict[str, Any] = "model",
+) -> Target:
+    """Load the target, the model whose output distribution is promised.
+
+    Args:
+        path: a local folder in Hugging Face format, or a hub name.
+        dtype: float32, bfloat16, float16 or float64.
+        device: a torch device; "auto": a GPU if there is one, else the CPU.
+        attention: fused, sdpa or eager; auto: fused if the probe passes with it, else the model's own.
+        context: most positions to use; None: the model's own limit.
+        device_map: placement by transformers over several GPUs: auto, balanced, balanced_low_0, sequential, or a dict
+            from part of the model to GPU. Tokens and distributions are on the device of the embeddings. None: the
+            whole model is on `device`.
+        tokenizer: folder or hub name of another tokenizer; None: the model's own.
+        generation: "model": apply the logits processors of the model's generation_config, as `generate` does;
+            "ignore": apply none; a mapping: replace single options of the generation_config.
+
+    Raises:
+        OSError: `path` cannot be loaded, or the hub cannot be reached.
+        ValueError: a setting is unknown, the model cannot be served exactly, or an active option of its
+            generation_config is not supported.
+        ImportError: device_map is set, and the package accelerate is not installed.
+    """
+    check_device_map(device_map, device)
+    check_generation(generation)
+    place = _locate(path)
+    beside = place if tokenizer is None else _locate(tokenizer, option="tokenizer", holding=TOKENIZER_FILES)
+    its_tokenizer = _load_tokenizer(beside, advice="; tokenizer may name another one")
+    _check_generation_config(place, generation)
+    model = _load_model(place, dtype, device_named(device), attention, device_map=device_map)
+    vocabulary_size = _vocabulary_size(its_tokenizer, model)
+    if tokenizer is not None and (num_tokens := _num_ids(its_tokenizer)) > vocabulary_size:
+        allowed = f"up to {vocabulary_size - 1}, which path has embeddings for"
+        raise OptionError("tokenizer", tokenizer, allowed, f"with ids up to {num_tokens - 1}")
+    return Target(
+        model=served(model, attention, vocabulary_size=vocabulary_size, context=context),
+        tokenizer=its_tokenizer,
+        vocabulary_size=vocabulary_size,
+        fingerprint=fingerprint(model),
+        processors=processors_of(model, generation, vocabulary_size=vocabulary_size),
+    )
+
+
+def _check_generation_config(place: "_Place", generation: str | dict[str, Any]) -> None:
+    """Reject unsupported options of a model's generation_config before its weights are loaded.
+
+    Raises:
+        ValueError: an active option is not supported.
+    """
+    try:
+        config = GenerationConfig.from_pretrained(place.path, local_files_only=place.is_local)
+    except OSError:
+        return  # there is no generation_config
+    active_options(config, generation)
+
+
+def processors_of(
+    model: PreTrainedModel, generation: str | dict[str, Any], *, vocabulary_size: int
+) -> LogitsProcessors:
+    """Logits processors of a model's generation_config, as selected by `target.generation`.
+
+    Raises:
+        ValueError: an active option is not supported, or has an invalid value.
+    """
+    options = active_options(model.generation_config, generation)
+    try:
+        return LogitsProcessors(options, vocabulary_size=vocabulary_size, device=model.device)
+    except ValueError as error:
+        problem = f"and the model's generation_config cannot be applied ({error})"
+        raise OptionError("generation", generation, "ignore", problem) from error
+
+
+def load_draft_model(*, path: str, dtype: str, attention: str) -> Callable[[Target], CachedLM]:
+    """Return a function that loads a small draft model for a given target, onto the target's device.
+
+    Args:
+        path: a local folder, or a hub name.
+        dtype: dtype of the weights, as for `load_target`.
+        attention: attention implementation, as for `load_target`.
+
+    Raises (when called with the target):
+        OSError: `path` cannot be loaded, or the hub cannot be reached.
+        ValueError: the tokenizer differs from the target's, or the model cannot be served exactly.
+    """
+
+    return partial(_load_draft_model, path=path, dtype=dtype, attention=attention)
+
+
+def _load_draft_model(target: Target, *, path: str, dtype: str, attention: str) -> CachedLM:
+    place = _locate(path)
+    tokenizer = _load_tokenizer(place)
+    check_same_tokenizer(target.tokenizer, tokenizer, path=path)
+    model = _load_model(place, dtype, target.device, attention)
+    if model.config.is_encoder_decoder and not target.model.text_start:
+        allowed = "a decoder-only model, since a decoder-only target has no source"
+        raise OptionError("path", path, allowed, "an encoder-decoder model")
+    limit = longest_context(model.config.get_text_config()) or target.model.context
+    return served(
+        model,
+        attention,
+        vocabulary_size=target.vocabulary_size,
+        num_known=_num_ids(tokenizer),
+        context=min(target.model.context, limit),
+    )
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """Model with a tokenizer of its own, different from the target's."""
+
+    model: CachedLM
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_other_model(*, path: str, dtype: str, attention: str) -> Callable[[Target], OtherModel]:
+    """Return a function that loads a model with its own tokenizer, onto the target's device.
+
+    Args:
+        path: a local folder, or a hub name.
+        dtype: dtype of the weights, as for `load_target`.
+        attention: attention implementation, as for `load_target`.
+
+    Raises (when called with the target):
+        OSError: `path` cannot be loaded, or the hub cannot be reached.
+        ValueError: the model cannot be served exactly.
+    """
+    return partial(_load_other_model, path=path, dtype=dtype, attention=attention)
+
+
+def _load_other_model(target: Target, *, path: str, dtype: str, attention: str) -> OtherModel:
+    place = _locate(path)
+    tokenizer = _load_tokenizer(place)
+    model = _load_model(place, dtype, target.device, attention)
+    if model.config.is_encoder_decoder:
+        raise OptionError("path", path, "a decoder-only model", "an encoder-decoder model")
+    context = longest_context(model.config.get_text_config()) or target.model.context
+    vocabulary_size = _vocabulary_size(tokenizer, model)
+    return OtherModel(served(model, attention, vocabulary_size=vocabulary_size, context=context), tokenizer)
+
+
+def _vocabulary_size(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    return min(_num_ids(tokenizer), model.config.get_text_config().vocab_size)
+
+
+def _num_ids(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The largest id of a tokenizer, plus 1."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def check_device_map(device_map: str | dict[str, int | str] | None, device: str) -> None:
+    """Check that a device_map can be applied, before anything is loaded.
+
+    Raises:
+        ValueError: the device_map is unknown or places a part on no GPU, or device is no GPU.
+        ImportError: the package accelerate, which applies it, is not installed.
+    """
+    if device_map is None:
+        return
+    if not (isinstance(device_map, dict) and device_map) and device_map not in DEVICE_MAPS:
+        allowed = f"null, {', '.join(DEVICE_MAPS)}, or a GPU for every part of the model"
+        raise OptionError("device_map", device_map, allowed)
+    if device_named(device).type != "cuda":
+        raise OptionError("device_map", device_map, "null on a CPU", f"and device={device} is no GPU here")
+    if isinstance(device_map, dict) and (elsewhere := _off_gpus(device_map)):
+        problem = f"which puts {elsewhere[0]!r} on no GPU"
+        raise OptionError("device_map", device_map, "GPUs, such as 0 or cuda:1", problem)
+    if find_spec("accelerate") is None:
+        raise ImportError(
+            f"target.device_map is {device_map!r}, which needs the package accelerate: pip install -e '.[device_map]'; "
+            "or set it to null"
+        )
+
+
+def _off_gpus(device_map: dict[str, int | str]) -> list[str]:
+    """Parts of a model that are placed in CPU memory or on disk."""
+    return [part for part, place in device_map.items() if str(place).split(":")[0] in ("cpu", "disk", "meta")]
+
+
+def check_quantisation(settings: Any) -> None:
+    """Check that the packages for loading quantised weights are installed.
+
+    Args:
+        settings: quantization_config of a model's config, as a dict; None: the weights are not quantised.
+
+    Raises:
+        ImportError: a package is missing.
+        ValueError: transformers does not know the method, and would load the weights as if they were not quantised.
+    """
+    if settings is None:
+        return
+    # Old bitsandbytes configs name no method.
+    old = "bitsandbytes" if settings.get("load_in_8bit") or settings.get("load_in_4bit") else None
+    method = str(settings.get("quant_method") or old)
+    if f"{method}_4bit" not in AUTO_QUANTIZER_MAPPING and method not in AUTO_QUANTIZER_MAPPING:
+        raise ValueError(f"it is quantised with {method!r}, which transformers does not know")
+    if missing := [name for name in QUANTISATION_PACKAGES.get(method, ()) if find_spec(name.replace("-", "_")) is None]:
+        raise ImportError(f"it is quantised with {method}: pip install {' '.join(missing)}")
+
+
+def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, *, path: str) -> None:
+    """Check that two tokenizers agree, except for tokens added to either with ids above all ids of the other.
+
+    Args:
+        target: tokenizer of the target.
+        drafter: tokenizer of the draft model.
+        path: option value of the draft model, for the error.
+
+    Raises:
+        ValueError: the vocabularies differ elsewhere, so that a draft would mean another text.
+    """
+    ours, theirs = target.get_vocab(), drafter.get_vocab()
+    differing = {
+        entry
+        for tokenizer, own, other in ((target, ours, theirs), (drafter, theirs, ours))
+        for entry in own.items() - other.items()
+        if entry[1] not in tokenizer.added_tokens_decoder or entry[1] <= max(other.values())
+    }
+    if differing:
+        token, token_id = min(differing, key=lambda item: (item[1], item[0]))
+        raise OptionError(
+            "path",
+            path,
+            "a model with the target's tokenizer, except for tokens added at the end",
+            f"whose tokenizer differs from the target's in {len(differing)} entries, first {token!r} = {token_id}",
+        )
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """16 hex digits that identify a model's weights, the same in every dtype that represents them exactly.
+
+    A hash over the name and shape of every tensor, a sample of its values, and the sum of all their float32 bits as
+    integers modulo 2**32. Any single weight changes it; the device and its number of threads do not. For quantised
+    weights, the tensors are the packed integers and their scales. Buffers that no file holds, such as rotary angles,
+    are recomputed on every machine, and enter rounded to bfloat16.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(_tensors(model), key=lambda item: item[0]):
+        values = tensor.detach().flatten().float()
+        sample = values[:: max(1, values.numel() // 64)].cpu().numpy()
+        total = int(values.view(torch.int32).sum(dtype=torch.int32))
+        digest.update(json.dumps([name, list(tensor.shape), total]).encode())
+        digest.update(sample.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    saved = model.state_dict()
+    for name, tensor in saved.items():
+        yield from _plain(name, tensor)
+    for name, buffer in model.named_buffers():
+        if name not in saved:
+            yield name, buffer.bfloat16()
+
+
+def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensor, or the plain tensors that it consists of, each exact in float32."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for part in tensor.__tensor_flatten__()[0]:
+            yield from _plain(f"{name}.{part}", getattr(tensor, part))
+    else:
+        # An int32 may pack several small integers, and is not exact in float32.
+        yield name, tensor.reshape(-1).view(torch.uint8) if tensor.dtype is torch.int32 else tensor
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Location of a model or tokenizer, and the option that names it."""
+
+    option: str
+    path: str
+    is_local: bool  # load from this machine only, without contacting a hub
+    allowed: str
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Convert errors of the libraries to one line that names the option; hide progress bars for local files."""
+        bars = logging.is_progress_bar_enabled()
+        if self.is_local:
+            logging.disable_progress_bar()
+        try:
+            yield
+        except UnpicklingError as error:
+            # The library's own message recommends running arbitrary code from the file.
+            problem = "which cannot be loaded: its .bin files are damaged, or hold more than tensors"
+            raise UnreadableError(self.option, self.path, "a model with .safetensors files", problem) from error
+        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+            kind = UnreadableError if isinstance(error, (OSError, SafetensorError)) else OptionError
+            reason = str(error).strip().split("\n")[0]
+            raise kind(self.option, self.path, self.allowed, f"which cannot be loaded: {reason}") from error
+        finally:
+            if bars:
+                logging.enable_progress_bar()
+
+
+def _locate(path: str, *, option: str = "path", holding: tuple[str, ...] = ("config.json",)) -> _Place:
+    """Find a folder, or check that the hub answers, before a library waits long for an unreachable one.
+
+    Args:
+        path: a local folder, or a hub name.
+        option: name of the option, for errors.
+        holding: file names, at least one of which the folder or repository must contain.
+
+    Raises:
+        FileNotFoundError: the folder does not exist, or contains none of these files.
+        ConnectionError: the hub name is not on this machine, and the hub cannot be reached.
+    """
+    folder, kind = Path(path).expanduser(), "tokenizer" if holding == TOKENIZER_FILES else "model"
+    allowed = f"a {kind} folder or a hub name"
+    if any((folder / name).is_file() for name in holding):
+        return _Place(option, str(folder), is_local=True, allowed=allowed)
+    if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise MissingFileError(option, path, allowed, f"without {' or '.join(holding)}")
+    reason = why_unreachable()
+    place = _Place(option, path, is_local=reason is not None, allowed=allowed)
+    with place.loading():
+        was_downloaded = any(isinstance(try_to_load_from_cache(path, name), str) for name in holding)
+    if place.is_local and not was_downloaded:
+        raise UnreachableError(option, path, f"a {kind} folder", f"no such folder, not downloaded yet, and {reason}")
+    return place
+
+
+def device_named(device: str) -> torch.device:
+    """Torch device for a config value; "auto": a GPU if there is one, else the CPU.
+
+    Raises:
+        ValueError: the device cannot be used on this machine.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"device is {device!r}, which cannot be used here: {reason}; allowed: auto, cpu, cuda"
+        ) from error
+
+
+def _load_tokenizer(place: _Place, *, advice: str = "") -> PreTrainedTokenizerBase:
+    with place.loading():
+        try:
+            return AutoTokenizer.from_pretrained(place.path, local_files_only=place.is_local, trust_remote_code=False)
+        except ValueError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"there is no tokenizer that can be read ({reason}){advice}") from error
+
+
+def _load_model(
+    place: _Place,
+    dtype: str,
+    device: torch.device,
+    attention: str,
+    *,
+    device_map: str | dict[str, int | str] | None = None,
+) -> PreTrainedModel:
+    if dtype not in DTYPES:
+        raise OptionError("dtype", dtype, ", ".join(DTYPES))
+    if attention not in CHOICES:
+        raise OptionError("attention", attention, ", ".join(CHOICES))
+    options: dict[str, Any] = {"local_files_only": place.is_local, "trust_remote_code": False}
+    fused_attention.register()
+    with place.loading():
+        config = AutoConfig.from_pretrained(place.path, **options)
+        check_quantisation(getattr(config, "quantization_config", None))
+        model, report = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_pretrained(
+            place.path,
+            dtype=DTYPES[dtype],
+            attn_implementation=None if attention in (AUTO, fused_attention.NAME) else attention,
+            output_loading_info=True,
+            device_map=device_map,
+            **options,
+        )
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(f"{len(missing)} weights are not in its files, {missing[0]} among them")
+        if device_map is None and model.device != device:
+            model.to(device)
+        elif device_map is not None and (elsewhere := _off_gpus(model.hf_device_map)):
+            raise ValueError(
+                f"the GPUs have no room for {len(elsewhere)} parts of it, {elsewhere[0]} among them; device_map "
+                "needs more GPUs"
+            )
+    return model.requires_grad_(False)
+
+
+def served(model: PreTrainedModel, attention: str, **settings: Any) -> CachedLM:
+    """CachedLM of a model with the requested attention; auto: fused if the probe passes with it, else the model's own.
+
+    Args:
+        model: a loaded model; its attention implementation may be changed.
+        attention: fused, sdpa, eager or auto.
+        settings: further arguments of CachedLM.
+
+    Raises:
+        ValueError: the model cannot be served exactly, or cannot run with fused attention.
+    """
+    own = own_attention(model)
+    if attention in (AUTO, fused_attention.NAME) and can_change(model):
+        model.set_attn_implementation(fused_attention.NAME)
+        try:
+            return CachedLM(model, **settings)
+        except ValueError:
+            if attention != AUTO:
+                raise
+            model.set_attn_implementation(own)
+    elif attention == fused_attention.NAME:
+        problem = f"and {type(model).__name__} runs with its own alone"
+        raise OptionError("attention", attention, f"{AUTO}, {own}", problem)
+    return CachedLM(model, **settings)

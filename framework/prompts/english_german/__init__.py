@@ -1,1 +1,0 @@
-"""English sentences and their German translations, made from a lexicon and a grammar."""

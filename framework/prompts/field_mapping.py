@@ -1,0 +1,62 @@
+"""Mapping from a record of named fields to a text, shared by JSON lines and datasets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framework.core.option_error import OptionError
+from framework.prompts.prompt_source import Text
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Names of a record's fields. A dot addresses a field of a nested record: translation.en.
+
+    Attributes:
+        field: field of the text, a string; or of the turns of a dialogue, a list of strings whose first is the text.
+        reference_field: field of the reference answer; None: texts have none.
+        category_field: field of the category; None: all texts get the category of their source.
+    """
+
+    field: str
+    reference_field: str | None
+    category_field: str | None
+
+    def text_of(self, record: Mapping[str, Any], *, name: str, category: str, place: str) -> Text:
+        """The text of a record.
+
+        Args:
+            record: values by field.
+            name: name of the text.
+            category: category of the text if category_field is None.
+            place: location of the record, for error messages.
+
+        Raises:
+            ValueError: a field is missing, or holds no text.
+        """
+        said = _value(record, "field", self.field, place)
+        turns = said if isinstance(said, list) and said else [said]
+        if not all(isinstance(turn, str) for turn in turns):
+            problem = f"which holds {said!r} in {place}"
+            raise OptionError("field", self.field, "the name of a string or a list of strings", problem)
+        reference = None
+        if self.reference_field is not None:
+            reference = _value(record, "reference_field", self.reference_field, place)
+            if not isinstance(reference, str):
+                problem = f"which holds {reference!r} in {place}"
+                raise OptionError("reference_field", self.reference_field, "the name of a string", problem)
+        if self.category_field is not None:
+            category = str(_value(record, "category_field", self.category_field, place))
+        return Text(name, category, turns[0], reference=reference, next_turns=tuple(turns[1:]))
+
+
+def _value(record: Mapping[str, Any], option: str, field: str, place: str) -> Any:
+    if field in record:
+        return record[field]
+    value: Any = record
+    for part in field.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            present = ", ".join(record) or "none"
+            raise OptionError(option, field, present, f"which {place} lacks")
+        value = value[part]
+    return value

@@ -1,0 +1,1 @@
+"""Drafters that run in another process."""

@@ -1,0 +1,1 @@
+"""The Trainable protocol, and the training of heads and small models."""

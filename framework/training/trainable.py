@@ -1,0 +1,61 @@
+"""The Trainable protocol: interface between the command `train` and a trainable part.
+
+Training data are windows of text, tokens [B, T] int64. Models with an encoder are trained on pairs instead, [B, 2, T]:
+sources, and the texts that answer them, which begin with the model's start tokens. Both are padded with FILLER.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor, nn
+
+FILLER = -1  # padding after the source or the text of a pair
+
+
+class Trainable(Protocol):
+    """A part that is fitted to tokens while the target stays frozen, and saved in the form that a drafter loads.
+
+    Built by a factory that gets `target: Target` and the options under `trainable:` of a yaml in conf/training.
+    Training calls `loss` once per step, `evaluate` now and then, and `save` once at the end.
+    """
+
+    module: nn.Module
+    """Its parameters that require a gradient are trained, and a checkpoint keeps its state_dict."""
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Scalar loss with a gradient; tokens are windows [B, T] of the training text, or pairs [B, 2, T].
+
+        Raises:
+            ValueError: windows of an unsupported length. Training checks this before it generates any text.
+        """
+        ...
+
+    def evaluate(self, tokens: Tensor) -> dict[str, float]:
+        """Metrics on held-out windows [n, T] or pairs [n, 2, T], by name."""
+        ...
+
+    def save(self, folder: Path, held_out: Tensor) -> None:
+        """Write the files that the drafter loads.
+
+        Args:
+            folder: folder of this training; it may hold other files.
+            held_out: [n, T] windows or [n, 2, T] pairs, for metrics that are stored with the weights.
+        """
+        ...
+
+
+def model_inputs(tokens: Tensor) -> dict[str, Tensor]:
+    """Keyword arguments for a transformers model to read windows or pairs."""
+    if tokens.dim() == 2:
+        return {"input_ids": tokens}
+    source, text = tokens.unbind(1)
+    return {
+        "input_ids": source.clamp(min=0),
+        "attention_mask": (source != FILLER).long(),
+        "decoder_input_ids": text.clamp(min=0),
+    }
+
+
+def texts_of(tokens: Tensor) -> Tensor:
+    """[B, T] int64: the windows themselves, or the texts of pairs, padded with FILLER."""
+    return tokens if tokens.dim() == 2 else tokens[:, 1]

@@ -1,0 +1,41 @@
+"""Every drafter with a yaml keeps the contract; a new one is checked as soon as its yaml is there."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from drafters.small_transformer import SmallTransformer
+from experiments.proof.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
+from framework.conformance import check_drafter
+from framework.conformance.tiny_models import tiny_target
+
+VOCABULARY = 5
+# Built of parts that another drafter here is built of, too; the slow test has them all.
+ALIKE = {"corpus_unigram", "eagle_tree", "online_medusa", "remote"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ALIKE])
+def test_it_keeps_the_contract(name):
+    target = tiny_target(vocabulary=VOCABULARY)
+    check_drafter(tiny_factory(name, VOCABULARY), target=target, samples=3000).require()
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_drawing_from_few_tokens_keeps_it(top_k):
+    target = tiny_target(vocabulary=VOCABULARY)
+    node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"top_k": top_k})
+    check_drafter(tiny_factory_of(node, VOCABULARY), target=target, samples=3000).require()
+
+
+@pytest.mark.parametrize("top_k", [0, True, 2.5])
+def test_the_number_of_tokens_to_draw_from_is_checked(top_k):
+    with pytest.raises(ValueError, match=r"^top_k is .* allowed: a whole number >= 1, or null"):
+        SmallTransformer(None, model=None, top_k=top_k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_keeps_the_contract_for_other_targets(name, family):
+    """The same with deeper drafts, more samples, and a vocabulary too large to count continuations."""
+    target = tiny_target(family, vocabulary=50)
+    check_drafter(tiny_factory(name, 50), target=target, gamma=5, samples=20_000).require()

@@ -1,0 +1,137 @@
+"""The benchmark: every contender decodes the same prompts, and its figures are those of its runs."""
+
+import json
+import statistics
+
+import pytest
+import torch
+from hydra import compose, initialize
+from omegaconf import OmegaConf
+from torch._inductor.exc import InvalidCxxCompiler
+
+from experiments.benchmark import COLUMNS, Contest, check_before_loading, contenders, table, write
+from experiments.measurement.plan import Plan
+from experiments.proof.tiny_drafters import tiny_factory
+from framework.conformance.tiny_models import tiny_target
+from framework.core.sampling import Sampling
+from framework.decoding import compiled
+from framework.decoding.stopping import Stopping
+from framework.prompts.prompt_set import Prompt, PromptSet
+
+PROMPTS = [[5, 6, 7, 8, 5, 6], [9, 10, 9]]
+
+
+def settings(*overrides: str):
+    with initialize(version_base="1.3", config_path="../../conf"):
+        return compose("benchmark", overrides=list(overrides))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    torch._dynamo.reset()
+    target, sampling = tiny_target(), Sampling(temperature=0)
+    drafters = {name: tiny_factory(name, 50)(target=target) for name in ("small_transformer", "prompt_lookup")}
+    prompts = [Prompt(str(row), "code", tuple(tokens)) for row, tokens in enumerate(PROMPTS)]
+    plan = Plan(
+        prompt_set=PromptSet(prompts=prompts, num_truncated=0, num_skipped=0, chat=False),
+        batch_size=1,
+        stopping=Stopping(max_new_tokens=10),
+        repeats=2,
+        seed=0,
+        hugging_face=False,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(compiled.BACKENDS, "cpu", "eager")
+        field = list(contenders(settings("gamma.gamma=2"), target, drafters, sampling))
+        contest = Contest(field, target, sampling, plan)
+        found = contest.run()
+    return found, {(each.name, each.mode): each.runs for each in field}
+
+
+def decode_ms(batches):
+    return 1000 * sum(run.decode_seconds for run in batches) / sum(run.num_decoded for run in batches)
+
+
+def test_all_decode_the_same_tokens(rows):
+    """Hugging Face's loops too: at temperature 0 there is one right answer."""
+    _, runs = rows
+    tokens = {name: [run.generation.tokens for repeat in own for run in repeat] for name, own in runs.items()}
+    (first, *others) = tokens.values()
+    assert len(tokens) == 10
+    assert all(other == first for other in others), tokens
+
+
+def test_figures(rows):
+    found, runs = rows
+    by_name = {(row.name, row.mode): row for row in found}
+    for mode in ("eager", "compiled"):
+        row, baseline = by_name["small_transformer", mode], by_name["baseline", mode]
+        assert row.low <= row.ms <= row.high
+        pairs = zip(runs["baseline", mode], runs["small_transformer", mode], strict=True)
+        assert row.over["baseline"] == statistics.median(decode_ms(theirs) / decode_ms(ours) for theirs, ours in pairs)
+        assert row.tau >= 1 and min(row.d, row.v, row.zero_overhead, row.efficiency) > 0
+        assert baseline.efficiency is None and "baseline" not in baseline.over
+    assert by_name["small_transformer", "compiled"].compile_seconds > 0 == by_name["baseline", "eager"].compile_seconds
+    assert all(len(cells) == len(COLUMNS) for cells in table(found))
+
+
+def test_what_is_written(rows, tmp_path):
+    found, _ = rows
+    write(found, tmp_path, {"machine": "a test"}, {})
+    assert [row["name"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == [
+        row.name for row in found
+    ]
+    assert len((tmp_path / "benchmark.md").read_text().splitlines()) == 2 + len(found)
+    assert (tmp_path / "benchmark.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("modes=[fast]", r"modes is \['fast'\]; allowed: a list of eager, compiled, at least one"),
+        ("modes=[]", r"modes is \[\]; allowed"),
+        ("modes=[eager,eager]", r"modes is \['eager', 'eager'\]; allowed: each of eager, compiled at most once"),
+        ("temperatures=[0,true]", r"temperatures is \[0, True\]; allowed: a list of numbers >= 0"),
+        ("temperatures=[-1]", r"temperatures is \[-1\]; allowed: a list of numbers >= 0"),
+        ("hugging_face=3", r"hugging_face is 3; allowed"),
+    ],
+)
+def test_wrong_settings_are_named(override, message):
+    with pytest.raises(ValueError, match=message):
+        check_before_loading(settings(override))
+
+
+def test_policies_that_ask_are_told_costs_and_hugging_face_drafts_nothing_at_gamma_0():
+    target, sampling = tiny_target(), Sampling(temperature=0)
+    drafters = {"prompt_lookup": tiny_factory("prompt_lookup", 50)(target=target)}
+    prompts = [Prompt("one", "code", tuple(PROMPTS[0]))]
+    plan = Plan(
+        prompt_set=PromptSet(prompts=prompts, num_truncated=0, num_skipped=0, chat=False),
+        batch_size=1,
+        stopping=Stopping(max_new_tokens=1),  # no round at all: nothing to explain
+        repeats=1,
+        seed=0,
+        hugging_face=False,
+    )
+    adaptive = settings("gamma=expected_speedup", "modes=[eager]", "hugging_face=false")
+    rows = Contest(list(contenders(adaptive, target, drafters, sampling)), target, sampling, plan).run()
+    assert [row.zero_overhead for row in rows] == [None, None]
+    plain = settings("gamma.gamma=0", "modes=[eager]")
+    assert [each.name for each in contenders(plain, target, drafters, sampling)][-1] == "hf_generate"
+
+
+def test_without_a_compiler_there_are_no_compiled_graphs(monkeypatch):
+    monkeypatch.setattr(compiled, "get_cpp_compiler", no_compiler)
+    with pytest.raises(ValueError, match=r"there is no C\+\+ compiler; .* set modes=\[eager\]"):
+        check_before_loading(settings("device=cpu"))
+    check_before_loading(settings("device=cpu", "modes=[eager]"))
+
+
+def no_compiler():
+    raise InvalidCxxCompiler
+
+
+def test_the_yaml_has_a_drafter_of_each_kind():
+    assert set(OmegaConf.to_container(settings().drafters)) == {
+        "small_transformer", "medusa", "medusa_chain", "ngram", "prompt_lookup",
+    }  # fmt: skip

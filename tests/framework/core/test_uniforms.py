@@ -1,0 +1,101 @@
+"""Uniforms are a function of row seed and round."""
+
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+from torch import Tensor
+
+from framework.core.uniforms import ROUNDS_PER_BLOCK, RoundUniforms, Uniforms
+
+CPU = torch.device("cpu")
+ROUNDS = 2 * ROUNDS_PER_BLOCK + 3  # across two borders of blocks
+LARGEST = 2**128 - 1
+
+
+def stream(seeds: list[int], width: int = 3, rounds: int = ROUNDS) -> Tensor:
+    """[rounds, B, width]"""
+    uniforms = Uniforms(seeds, width, CPU)
+    return torch.stack([uniforms.next_round().clone() for _ in range(rounds)])
+
+
+def test_shape_type_and_range() -> None:
+    numbers = stream([0, 1, 2], width=5)
+    assert numbers.shape == (ROUNDS, 3, 5) and numbers.dtype == torch.float64
+    assert (numbers >= 0).all() and (numbers < 1).all()
+    assert stream([4], width=0).shape == (ROUNDS, 1, 0)
+
+
+def test_the_host_has_the_numbers_of_the_same_round() -> None:
+    uniforms = Uniforms([0, 1], 3, CPU)
+    for _ in range(ROUNDS):
+        assert torch.equal(uniforms.next_round(), uniforms.of_this_round_on_host())
+
+
+def test_more_than_24_bits() -> None:
+    scaled = stream([0]) * 2**24
+    assert (scaled != scaled.floor()).any()
+
+
+def test_a_row_depends_on_its_seed_alone() -> None:
+    alone = stream([7])[:, 0]
+    for seeds in ([7, 1], [1, 7], [3, 2, 7, 0], [7, 7], list(range(40))):
+        numbers = stream(seeds)
+        for row, seed in enumerate(seeds):
+            assert torch.equal(numbers[:, row], alone) == (seed == 7)
+
+
+def test_the_global_generators_play_no_part() -> None:
+    torch.manual_seed(0)
+    before = stream([5])
+    torch.manual_seed(1)
+    assert torch.equal(stream([5]), before)
+    state = torch.get_rng_state()
+    stream([5])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_no_number_comes_twice() -> None:
+    numbers = stream([0, 1, 2, 1000, LARGEST], width=8, rounds=200)
+    assert numbers.unique().numel() == numbers.numel()  # 8,000 numbers of 53 bits: a repeat by chance is 4e-9
+
+
+def test_a_seed_out_of_range_is_an_error() -> None:
+    for seed in (-1, LARGEST + 1):
+        with pytest.raises(ValueError):
+            Uniforms([seed], 1, CPU)
+
+
+@pytest.mark.parametrize("seeds", [[0], list(range(20))], ids=["one_row", "neighbouring_seeds"])
+def test_uniformity(seeds: list[int]) -> None:
+    """Kolmogorov-Smirnov, false-alarm rate 1e-7 each; the seeds are fixed."""
+    numbers = stream(seeds, width=4, rounds=1000)
+    assert kstest(numbers.flatten().numpy(), "uniform").pvalue > 1e-7
+    assert kstest(numbers.transpose(0, 2)[0].flatten().numpy(), "uniform").pvalue > 1e-7
+
+
+@pytest.mark.parametrize("pair", ["columns", "rounds", "rows"])
+def test_neighbours_are_independent(pair: str) -> None:
+    """Chi-square of 10 x 10 cells, false-alarm rate 1e-7 each; the seeds are fixed."""
+    numbers = stream(list(range(20)), width=4, rounds=1000)
+    left, right = {
+        "columns": (numbers[..., 0], numbers[..., 1]),
+        "rounds": (numbers[:-1], numbers[1:]),
+        "rows": (numbers[:, :-1], numbers[:, 1:]),
+    }[pair]
+    # Neighbours of neighbours overlap; every other pair does not.
+    if pair == "rounds":
+        left, right = left[::2], right[::2]
+    if pair == "rows":
+        left, right = left[:, ::2], right[:, ::2]
+    cells = (left * 10).long() * 10 + (right * 10).long()
+    assert chisquare(torch.bincount(cells.flatten(), minlength=100)).pvalue > 1e-7
+
+
+def test_a_rounds_numbers_are_told_apart_by_their_use():
+    uniforms = Uniforms([3, 4], RoundUniforms.width(5), CPU)
+    numbers = uniforms.next_round()
+    of_round = RoundUniforms(numbers, uniforms.of_this_round_on_host())
+    assert of_round.stop.shape == of_round.next.shape == (2,) and of_round.draft.shape == (2, 5)
+    together = torch.cat([of_round.stop.unsqueeze(1), of_round.next.unsqueeze(1), of_round.draft], 1)
+    assert together.equal(numbers)  # each is used once
+    assert of_round.draft_on_host.equal(of_round.draft)

@@ -1,0 +1,288 @@
+"""Compiled rounds give the tokens of the eager loop, for every drafter and for what changes between rounds."""
+
+import pytest
+import torch
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+from drafters.small_transformer import SmallTransformer
+from experiments.proof.tiny_drafters import NAMES, tiny_factory
+from framework.conformance.tiny_models import tiny_cached_lm, tiny_model, tiny_target
+from framework.core.sampling import Sampling
+from framework.decoding import compiled
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
+from framework.gamma_policies.fixed import Fixed
+from framework.metrics.stopwatch import Stopwatch
+from framework.models import attention as fused_attention
+from framework.models.cached_lm import CachedLM
+from framework.models.target import Target
+from tests.support.drafter_kinds import KINDS
+
+RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
+COMPILED = [name for name in NAMES if not name.startswith("online_")]  # a drafter that learns is refused
+GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
+
+
+@pytest.fixture(autouse=True)
+def quickly(request, monkeypatch):
+    """What is traced is what is compiled; machine code is made of it where a test asks for that."""
+    torch._dynamo.reset()
+    if "machine_code" not in request.fixturenames:
+        monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+
+
+@pytest.fixture
+def machine_code():
+    """For slow tests only: a compiled graph takes seconds."""
+
+
+def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:
+    """An eager and a compiled one, around one drafter."""
+    return both_ways(target, tiny_factory(name, target.vocabulary_size)(target=target), sampling, policy)
+
+
+def small_engines(sampling: Sampling, policy) -> list[Engine]:
+    """The same around a small transformer; it and the target have one layer each, which is traced in half the time."""
+    target = one_layer()
+    drafter = SmallTransformer(target, model=lambda _: tiny_cached_lm(num_hidden_layers=1, seed=2))
+    return both_ways(target, drafter, sampling, policy)
+
+
+def one_layer() -> Target:
+    return tiny_target(num_hidden_layers=1)
+
+
+def both_ways(target: Target, drafter, sampling: Sampling, policy) -> list[Engine]:
+    return [
+        Engine(target=target, drafter=drafter, gamma_policy=policy, sampling=sampling, compiled=mode)
+        for mode in (False, True)
+    ]
+
+
+def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[int]]:
+    stopping = Stopping(max_new_tokens=max_new_tokens, **stops)
+    return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tokens
+
+
+def usual_first(name: str) -> list:
+    """Rows and settings for a drafter: drawn in the fast tests where it is one of KINDS; with the slow ones, all."""
+    kind = name in KINDS
+    slow = pytest.mark.slow
+    return [
+        pytest.param(name, RAGGED, DRAWN, id=f"{name}-drawn", marks=() if kind else slow),
+        pytest.param(name, RAGGED, GREEDY, id=f"{name}-ragged", marks=slow),
+        *([pytest.param(name, RAGGED[:1], DRAWN, id=f"{name}-one", marks=slow)] if kind else []),
+    ]
+
+
+@pytest.mark.parametrize(("name", "prompts", "sampling"), [case for name in COMPILED for case in usual_first(name)])
+def test_every_drafter_gives_the_tokens_of_the_eager_loop(name, prompts, sampling):
+    eager, graph = engines(tiny_target(), name, sampling, Fixed(gamma=2))
+    assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
+
+
+@pytest.mark.parametrize("prompts, sampling", [([RAGGED[0]], DRAWN), (RAGGED, GREEDY)], ids=["one", "ragged"])
+def test_plain_decoding_too(prompts, sampling):
+    eager, graph = (Autoregressive(target=tiny_target(), sampling=sampling, compiled=mode) for mode in (False, True))
+    assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup", "ngram"])
+def test_machine_code_gives_them_as_well(name, sampling, machine_code):
+    eager, graph = engines(tiny_target(), name, sampling, Fixed(gamma=2))
+    assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
+
+
+@pytest.mark.slow
+def test_like_models_keep_their_weights_apart(machine_code):
+    """The compiler's cache on the disk must not give a model the compiled graph of another one of the same shapes."""
+    found = []
+    for seed in (0, 1):
+        torch._dynamo.reset()
+        eager, graph = engines(tiny_target(seed=seed), "prompt_lookup", GREEDY, Fixed(gamma=2))
+        found.append(tokens_of(graph, RAGGED))
+        assert found[-1] == tokens_of(eager, RAGGED)
+    assert found[0] != found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "medusa", "layer_skip"])
+def test_compiled_graphs_write_keys_where_they_lie(name, machine_code):
+    """A round in a long text makes nothing as large as what one layer keeps of it."""
+    _, graph = engines(tiny_target(context=9000), name, GREEDY, Fixed(gamma=3))
+    stopping, seeds, stopwatch = Stopping(max_new_tokens=8000), [0, 1, 2], Stopwatch(torch.device("cpu"))
+    decoding = graph.begin(RAGGED, stopping=stopping, seeds=seeds, detailed=False, stopwatch=stopwatch)
+    graph.round(decoding)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        graph.round(decoding)
+    made = [event.nbytes() for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    kept = graph.target.model._slots.cache.layers[0].keys.nbytes
+    assert 0 < max(made) < kept
+
+
+class Alternating(Fixed):
+    """Gammas in turn, none among them."""
+
+    def __init__(self):
+        super().__init__(gamma=3)
+        self.begin()
+
+    def begin(self):
+        self._turn = iter([2, 0, 0, 3, 1, 0] * 20)
+
+    def next_gamma(self):
+        return next(self._turn)
+
+
+def test_rounds_without_a_draft_and_changing_gammas():
+    eager, graph = small_engines(GREEDY, Alternating())
+    assert tokens_of(graph, RAGGED, 20) == tokens_of(eager, RAGGED, 20)
+
+
+def test_few_compiled_graphs_serve_any_number_of_rounds_without_a_draft(monkeypatch):
+    made = []
+
+    def counting(graph, examples):
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", counting)
+    policy = Alternating()
+    policy.begin = lambda: setattr(policy, "_turn", iter(([0] * 9 + [2]) * 9))
+    eager, graph = small_engines(GREEDY, policy)
+    assert tokens_of(graph, [RAGGED[0]], 30) == tokens_of(eager, [RAGGED[0]], 30)
+    assert len(made) <= 10, "a compiled graph for every such round would be more than twice as many"
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        pytest.param("medusa", DRAWN, id="medusa-drawn"),
+        pytest.param("medusa", GREEDY, id="medusa-greedy", marks=pytest.mark.slow),
+        pytest.param("transformer_tree", DRAWN, id="transformer_tree-drawn", marks=pytest.mark.slow),
+        pytest.param("transformer_tree", GREEDY, id="transformer_tree-greedy"),
+    ],
+)
+def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
+    policy = ConfidenceThreshold(max_gamma=3, threshold=0.5)
+    eager, graph = engines(one_layer(), name, sampling, policy)
+    stopping, seeds = Stopping(max_new_tokens=20), list(range(len(RAGGED)))
+    found = [each.generate(RAGGED, stopping=stopping, seeds=seeds) for each in (eager, graph)]
+    assert found[0].tokens == found[1].tokens
+    assert found[0].tally.num_rounds == found[1].tally.num_rounds  # a draft that became a chain would take more
+
+
+def test_a_drafter_keeps_its_acceptance():
+    """Equal tokens would not show that a compiled drafter sees the wrong slots: its drafts would only be poor."""
+    eager, graph = small_engines(GREEDY, Fixed(gamma=2))
+    tallies = [
+        each.generate(RAGGED, stopping=Stopping(max_new_tokens=40), seeds=[0, 1, 2]).tally for each in (eager, graph)
+    ]
+    assert tallies[0].accepted.tolist() == tallies[1].accepted.tolist() and tallies[0].accepted.sum() > 0
+
+
+@pytest.mark.parametrize("name", ["small_transformer", "medusa"])
+def test_temperatures_and_thresholds_share_their_compiled_graph(name, monkeypatch):
+    """They come as tensors, so that the compiler's cache on the disk knows the compiled graph of another
+    temperature.
+    """
+    graphs = []
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph.code) or graph.forward)
+    settings = [Sampling(temperature=0.7, top_p=0.9, min_p=0.01), Sampling(temperature=1.3, top_p=0.5, min_p=0.1)]
+    for sampling in [*settings, Sampling(temperature=0)]:
+        policy = Fixed(gamma=1)
+        _, graph = engines(one_layer(), name, sampling, policy) if name == "medusa" else small_engines(sampling, policy)
+        tokens_of(graph, RAGGED)
+    assert len(graphs) == 3 and graphs[0] == graphs[1] != graphs[2]
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [pytest.param([RAGGED[0]], id="one", marks=pytest.mark.slow), pytest.param(RAGGED, id="ragged")],
+)
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup"])
+def test_one_compiled_graph_serves_rows_of_every_length(name, prompts, monkeypatch):
+    """How far rows reach is an input: a number of the compiled graph would make a compiled graph a round."""
+    graphs = []
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph) or graph.forward)
+    eager, graph = engines(one_layer(), name, GREEDY, Fixed(gamma=2))
+    assert tokens_of(graph, prompts, 30) == tokens_of(eager, prompts, 30)
+    assert tokens_of(graph, [[4] * len(prompt) for prompt in prompts], 30)
+    # Prompt lookup has a compiled graph for rounds in which it finds nothing.
+    assert len(graphs) == (2 if name == "prompt_lookup" else 1)
+
+
+def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):
+    hooks = get_algorithm_selector_cache().preprocessing_fns
+
+    def theirs(choices):
+        return choices
+
+    before = [*hooks, theirs]
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, config_patches: list(hooks))
+    hooks.append(theirs)
+    try:
+        during = compiled._on_cpu(torch.fx.symbolic_trace(torch.nn.Linear(2, 2)), [])
+        assert during == [*before, compiled._written] and hooks == before
+    finally:
+        hooks.remove(theirs)
+
+
+def test_drafts_that_the_policy_ends_are_drafted_outside():
+    policy = ConfidenceThreshold(max_gamma=4, threshold=0.05)
+    eager, graph = small_engines(GREEDY, policy)
+    assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
+
+
+def test_end_of_text_and_other_batches():
+    """The same compiled graphs serve new prompts; a batch of other size gets its own."""
+    eager, graph = small_engines(GREEDY, Fixed(gamma=2))
+    ends = tokens_of(eager, RAGGED)[0][4]
+    for prompts in (RAGGED, [[7] * 9, [3, 4], [30]], [[8, 9]], RAGGED):
+        assert tokens_of(graph, prompts, eos_ids=(ends,)) == tokens_of(eager, prompts, eos_ids=(ends,))
+
+
+def test_detailed_counts_are_taken_call_by_call():
+    eager, graph = engines(tiny_target(), "ngram", DRAWN, Fixed(gamma=3))
+    stopping = Stopping(max_new_tokens=12)
+    ours, theirs = (each.generate(RAGGED, stopping=stopping, seeds=[0, 1, 2], detailed=True) for each in (graph, eager))
+    assert ours.tally.metrics() == theirs.tally.metrics()
+
+
+@pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 1), (2, 1), (2, 5), (2, 20)])
+def test_fused_attention_is_sdpa(num_rows, num_tokens):
+    """With heads that share keys: sums in a compiled graph for few tokens, and one call for more and elsewhere."""
+    fused_attention.register()
+    starts = torch.tensor([6, 3])[:num_rows]
+    tokens = torch.arange(num_rows * num_tokens).reshape(num_rows, -1)
+
+    def logits_of(attention, as_graph):
+        lm = CachedLM(tiny_model(attention=attention, num_hidden_layers=1), vocabulary_size=50)
+        lm.begin(num_rows, 32)
+        lm.forward(torch.arange(6 * num_rows).reshape(num_rows, 6), None, visible=6)
+
+        def read(tokens, starts):
+            return lm.forward(tokens, starts, visible=6 + num_tokens).logits
+
+        with torch.no_grad():
+            return compiled.Compiled(read, lm.device)(0, tokens, starts) if as_graph else read(tokens, starts)
+
+    expected = logits_of("sdpa", False)
+    for as_graph in (False, True):
+        torch.testing.assert_close(logits_of(fused_attention.NAME, as_graph), expected, rtol=0, atol=2e-6)
+
+
+def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
+    """Added to scores as 0 and 1 it would hide nothing."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # sums are taken in compiled graphs alone
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, length, 8, generator=generator) for length in (1, 6, 6))
+    seen = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])[:, None, None]
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    layer = torch.nn.Module()
+    of_bool, of_added = (fused_attention.fused_attention(layer, query, key, value, mask)[0] for mask in (seen, added))
+    torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)

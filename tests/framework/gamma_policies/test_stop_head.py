@@ -1,0 +1,114 @@
+"""The head that says what will be kept: its labels, what it learns, and the way from its training to its policy."""
+
+import itertools
+import sys
+
+import pytest
+import torch
+
+from experiments import train
+from framework.conformance.tiny_models import save_tiny, tiny_target
+from framework.core.draft import DraftedNode
+from framework.gamma_policies.stop_head import StopHead
+from framework.heads.acceptance_head import features_of, load_head
+from framework.models.pretrained import load_draft_model
+from framework.training.acceptance_training import AcceptanceTraining, ranked_right
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("small"), seed=2))
+
+
+def training(drafter: str, **options) -> AcceptanceTraining:
+    model = load_draft_model(path=drafter, dtype="float32", attention="sdpa")
+    return AcceptanceTraining(
+        tiny_target(), model=model, **({"rejection_weight": 6, "width": 8, "num_blocks": 2} | options)
+    )
+
+
+def windows(seed: int, number: int = 8) -> torch.Tensor:
+    return torch.randint(0, 50, (number, 24), generator=torch.Generator().manual_seed(seed))
+
+
+def test_features_are_what_they_are_called() -> None:
+    probs = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
+    node = DraftedNode(probs, torch.tensor([1, 1]), depth=1)
+    assert features_of(node) == pytest.approx(
+        torch.tensor([[0.25, 0.5, 2.0], [1, 1, 1]]).log() * torch.tensor([1, 1, 1.5]), abs=1e-6
+    )
+
+
+def test_labels_are_the_probabilities_with_which_the_rule_keeps_a_token(drafter: str) -> None:
+    """Which token was drafted shows in its probability: at every place one token has both that q and that label."""
+    fitted, tokens = training(drafter), windows(0, number=2)
+    with torch.no_grad():
+        p, q = (
+            served.model(input_ids=tokens).logits[:, :-1].flatten(0, 1).softmax(1)
+            for served in (fitted._target.model, fitted._model)
+        )
+    for drawn, label in ((True, (p / q).clamp(max=1)), (False, (p.argmax(1) == q.argmax(1)).float().unsqueeze(1))):
+        features, kept = fitted._drafted(tokens, drawn)
+        same = (features[:, :1].exp() - q).abs() < 1e-6
+        if not drawn:
+            assert (q.gather(1, q.argmax(1, keepdim=True))[:, 0] - features[:, 0].exp()).abs().max() < 1e-6
+        assert (same & ((label - kept.unsqueeze(1)).abs() < 1e-4)).any(1).all()
+        assert torch.equal(kept, fitted._drafted(tokens, drawn)[1])  # the same windows, the same drafts
+
+
+def test_what_is_ranked_right_is_counted_pair_by_pair() -> None:
+    scores, kept = torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0.2, 0.5, 0.9, 1.0])
+    right = total = 0.0
+    for (s, a), (t, b) in itertools.product(zip(scores, kept, strict=True), repeat=2):
+        pairs = float(a * (1 - b))
+        right += pairs * (float(s > t) + float(s == t) / 2)
+        total += pairs
+    assert ranked_right(scores, kept) == pytest.approx(right / total)
+
+
+def test_it_learns_which_tokens_are_kept_and_a_weight_on_rejections_makes_it_cautious(drafter: str) -> None:
+    def fitted(weight: float) -> AcceptanceTraining:
+        torch.manual_seed(0)
+        trainable = training(drafter, rejection_weight=weight)
+        optimizer = torch.optim.AdamW(trainable.module.parameters(), lr=1e-2)
+        for step in range(80):
+            optimizer.zero_grad()
+            trainable.loss(windows(step)).backward()
+            optimizer.step()
+        return trainable
+
+    even, cautious = fitted(1), fitted(6)
+    features, kept = even._drafted(windows(999, number=16), True)
+    with torch.no_grad():
+        chances = [each.module(features).sigmoid().mean().item() for each in (even, cautious)]
+    assert chances[0] == pytest.approx(kept.mean().item(), abs=0.1) and chances[1] < 0.7 * chances[0]
+    assert even.evaluate(windows(999))["auc(T=1)"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rejection_weight": 0}, r"^rejection_weight is 0; allowed: a number > 0"),
+        ({"width": 0}, r"^width is 0; allowed: a whole number >= 1"),
+    ],
+)
+def test_a_wrong_option_is_named(drafter: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        training(drafter, **options)
+
+
+def test_the_command_trains_a_head_that_the_policy_loads(drafter: str, tmp_path, monkeypatch, capfd) -> None:
+    save_tiny(tmp_path / "target", seed=1)
+    (tmp_path / "text.txt").write_text("".join(f"ab ca cab {'ba' * (i % 3)} b\n" for i in range(60)))
+    sources = [f"{key}.source.path={tmp_path}/text.txt" for key in ("prompts", "held_out")]
+    arguments = [
+        "training=stop_head", "target=pretrained", f"target.path={tmp_path}/target", "target.dtype=float32",
+        "device=cpu", "prompts=plain_text", "prompts@held_out=plain_text", *sources, "training.steps=4",
+        "training.window=24", "training.warmup=2", "held_out_windows=4", "samples.new_tokens=40", "threads=1",
+        f"training.trainable.model.path={drafter}", f"folder={tmp_path}/head", "tracker=jsonl",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["train", *arguments])
+    train.main()
+    assert f"gamma=stop_head gamma.path={tmp_path}/head" in capfd.readouterr().out
+    policy = StopHead(max_gamma=4, path=f"{tmp_path}/head", threshold=0.5)
+    assert policy._head.state_dict().keys() == load_head(f"{tmp_path}/head").state_dict().keys()

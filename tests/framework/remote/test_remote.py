@@ -1,0 +1,290 @@
+"""A drafter in another process: nothing is lost on the way, and a lost worker is no hang."""
+
+import gc
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from scipy.special import lambertw
+
+from drafters.layer_skip import LayerSkip
+from drafters.ngram import NGram
+from drafters.prompt_lookup import PromptLookup
+from drafters.remote import Remote
+from drafters.small_transformer import SmallTransformer
+from drafters.transformer_tree import TransformerTree
+from framework.conformance.tiny_models import save_tiny, tiny_target
+from framework.core.draft import Draft, SamplingScheme, Shape
+from framework.core.sampling import Sampling, draw
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.drafting.quantized_probs import from_weights, quantize, to_weights
+from framework.gamma_policies.heuristic import Heuristic
+from framework.metrics.theory import cost_over_link, optimal_gamma
+from framework.models.pretrained import load_draft_model
+from framework.remote.serialization import pack, packed_draft, unpack, unpacked_draft
+from framework.remote.transport import Link, WorkerLost
+from framework.verifiers.speculative_sampling import SpeculativeSampling
+
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [49], [7, 8, 45, 8, 9]]
+STOPPING = Stopping(max_new_tokens=30, eos_ids=(0,))
+GREEDY, SAMPLED = Sampling(temperature=0), Sampling(temperature=0.8)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """What a yaml of small_transformer describes."""
+    folder = str(save_tiny(tmp_path_factory.mktemp("tiny") / "drafter", seed=3))
+    model = load_draft_model(path=folder, dtype="float32", attention="sdpa")
+    return partial(SmallTransformer, model=model, top_k=8, bits=8)
+
+
+def remote(target, factory, **options) -> Remote:
+    settings = {"latency_ms": 0, "megabits_per_second": None, "timeout_s": 60, "when_lost": "error"} | options
+    return Remote(target, drafter=factory, **settings)
+
+
+def engine(target, drafter, sampling=GREEDY) -> Engine:
+    return Engine(
+        target=target,
+        drafter=drafter,
+        verifier=SpeculativeSampling(),
+        gamma_policy=Heuristic(max_gamma=5, initial=2),
+        sampling=sampling,
+    )
+
+
+def generated(target, drafter, sampling=GREEDY):
+    return engine(target, drafter, sampling).generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2])
+
+
+def plain(target, sampling=GREEDY):
+    return Autoregressive(target=target, sampling=sampling).generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2]).tokens
+
+
+# Distributions of few bits
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_rounded_distribution_is_one_and_is_not_rounded_again(bits, dtype):
+    dice = torch.Generator().manual_seed(0)
+    probs = (torch.randn(50, 300, generator=dice, dtype=dtype) * 3).softmax(1)
+    probs[:, ::7] = 0
+    probs /= probs.sum(1, keepdim=True)
+    distribution = quantize(probs, bits)
+    assert (distribution.sum(1) - 1).abs().max() < 1e-5 and (distribution[:, ::7] == 0).all()
+    assert torch.equal(quantize(distribution, bits), distribution)
+    assert torch.equal(from_weights(to_weights(distribution, bits), dtype), distribution)
+    nearest = probs.amax(1, keepdim=True) / (2**bits - 1)  # a step, half of which is the most that an entry moves
+    assert ((distribution - probs).abs() <= (0.5 + 300 / 2 * probs.amax(1, keepdim=True)) * nearest).all()
+
+
+def test_rounding_after_the_draw_is_biased_and_before_it_is_not():
+    """The output distribution of one token by the token rule: judged by `reported`, drawn from `drawn`."""
+    dice = torch.Generator().manual_seed(1)
+    p, q = (torch.randn(200, generator=dice, dtype=torch.float64).mul(2).softmax(0) for _ in range(2))
+    rounded = quantize(q, 8)
+
+    def error(drawn, reported):
+        kept = torch.where(drawn > 0, drawn * (p / reported).clamp(max=1), 0)
+        rest = (p - reported).clamp(min=0)
+        return (kept + (1 - kept.sum()) * rest / rest.sum() - p).abs().sum().item() / 2
+
+    assert error(rounded, rounded) < 1e-12
+    assert error(q, rounded.clamp(min=1e-300)) > 1e-4
+
+
+# On the way
+
+
+@pytest.mark.parametrize("bits", [None, 8, 16])
+@pytest.mark.parametrize("top_k", [None, 16])
+def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
+    dice, width = torch.Generator().manual_seed(2), 1000
+    probs = (torch.randn(2, 4, top_k or width, generator=dice) * 2).softmax(2)
+    probs = probs if bits is None else quantize(probs, bits)
+    tokens = draw(probs, torch.rand(2, 4, generator=dice, dtype=torch.float64))
+    support = None if top_k is None else torch.randperm(width, generator=dice)[:top_k].expand(2, 4, -1).contiguous()
+    if support is not None:
+        tokens = support.gather(2, tokens.unsqueeze(2)).squeeze(2)
+    valid = torch.arange(4) < torch.tensor([[4], [2]])
+    draft = Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
+    message = pack(4, packed_draft(draft))
+    kind, arrays = unpack(message)
+    got = unpacked_draft(arrays)
+    assert kind == 4 and got.scheme is SamplingScheme.IID and got.shape is Shape.CHAIN
+    assert torch.equal(got.tokens, draft.tokens) and torch.equal(got.valid, draft.valid)
+    assert torch.equal(got.probs, draft.probs)
+    assert got.support is None if support is None else torch.equal(got.support, support)
+    distribution = 8 * (top_k or width) * (bits or 32) // 8
+    exact = (
+        distribution + 8 * 2 + 2 + 1 + (8 * top_k * 2 if top_k else 0)
+    )  # tokens, how many are offered, dtype, support
+    assert 0 < len(message) - exact <= 2 + 14 * len(arrays)
+
+
+def test_a_chosen_draft_has_no_distribution_to_send():
+    draft = Draft.chain(torch.tensor([[700, 3]]), SamplingScheme.ONE_HOT)
+    got = unpacked_draft(unpack(pack(4, packed_draft(draft)))[1])
+    assert got.probs is None and got.scheme is SamplingScheme.ONE_HOT and torch.equal(got.tokens, draft.tokens)
+
+
+LOOKUP = partial(PromptLookup, max_ngram=2, min_ngram=1, match="last")
+COUNTS = partial(NGram, order=3, smoothing="witten_bell", learn_from_context=True, corpus=None)
+
+
+@pytest.mark.parametrize("name", ["small", "lookup", "counts"])
+def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
+    """Same tokens and same counts as without a process between, and at temperature 0 those of plain decoding."""
+    factory = {"small": small, "lookup": LOOKUP, "counts": COUNTS}[name]
+    away, here = remote(target, factory), factory(target=target)
+    for sampling in (SAMPLED, GREEDY):
+        got, expected = generated(target, away, sampling), generated(target, here, sampling)
+        assert got.tokens == expected.tokens
+        assert got.tally.counts() == expected.tally.counts()
+    assert got.tokens == plain(target)
+    assert away.bytes_up > 0 and away.bytes_down > 0
+
+
+def test_an_outcome_is_read_while_it_is_lent(target):
+    """Its tensors may hold another round's numbers once `observe` has returned."""
+    away, here = remote(target, LOOKUP), LOOKUP(target=target)
+
+    class Returned(Remote):
+        def __init__(self):
+            self.__dict__ = away.__dict__
+
+        def observe(self, sequences, outcome):
+            super().observe(
+                sequences, lent := replace(outcome, stop=outcome.stop + 0, num_committed=outcome.num_committed + 0)
+            )
+            lent.stop.fill_(77), lent.num_committed.fill_(77)
+
+    got, expected = generated(target, Returned()), generated(target, here)
+    assert got.tokens == expected.tokens and got.tally.counts() == expected.tally.counts()
+
+
+def test_a_link_takes_its_time(target):
+    assert Link(0.25, 1000).seconds(500) == 0.75 and Link().seconds(10**9) == 0
+    drafter = remote(target, LOOKUP, latency_ms=30)
+    begin = time.perf_counter()
+    rounds = generated(target, drafter).tally.num_rounds / len(PROMPTS)
+    assert time.perf_counter() - begin > 0.06 * rounds * 0.9
+
+
+# Errors
+
+
+class Asleep:
+    """A drafter that has stopped answering."""
+
+    scheme, shape = SamplingScheme.ONE_HOT, Shape.CHAIN
+
+    def __init__(self, target):
+        pass
+
+    def num_uniforms(self, gamma):
+        return 0
+
+    def begin(self, sequences, prefill, sampling):
+        pass
+
+    def propose(self, sequences, gamma, uniforms):
+        time.sleep(600)
+
+
+@pytest.mark.parametrize("lost", ["killed", "asleep"])
+def test_a_lost_worker_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost):
+    factory, timeout_s = (LOOKUP, 60) if lost == "killed" else (Asleep, 2)  # a killed one shows at once
+    for when_lost in ("error", "plain"):
+        drafter = remote(target, factory, timeout_s=timeout_s, when_lost=when_lost)
+        decoder, rounds = engine(target, drafter), []
+
+        def strike(outcome, drafter=drafter, rounds=rounds):
+            rounds.append(outcome)
+            if lost == "killed" and len(rounds) == 3:
+                drafter._process.kill()
+
+        begin = time.perf_counter()
+        if when_lost == "error":
+            with pytest.raises(WorkerLost, match=r"process is lost .* drafter.when_lost=plain .* drafter.timeout_s"):
+                decoder.generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2], on_round=strike)
+        else:
+            got = decoder.generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2], on_round=strike)
+            assert got.tokens == plain(target)
+            assert generated(target, drafter).tokens == plain(target)
+        assert time.perf_counter() - begin < 120
+
+
+def test_a_process_ends_with_the_drafter_that_asks_it(target):
+    drafter = remote(target, LOOKUP)
+    process = drafter._process
+    assert process.is_alive()
+    del drafter
+    gc.collect()
+    process.join(30)
+    assert not process.is_alive()
+
+
+class Learning(Asleep):
+    """A drafter that would be told of distributions."""
+
+    def learn(self, sequences):
+        pass
+
+
+BORROWER = partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1)
+BRANCHING = partial(TransformerTree, branching=[2], children="iid")
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), "drafter.max_ngram is 0; allowed: "),
+        (BORROWER, "drafter is 'LayerSkip', which needs the target itself"),
+        (BRANCHING, "drafter is 'TransformerTree', which drafts CHAINS; allowed: a CHAIN"),
+        (
+            Learning,
+            "drafter is 'Learning', which learns from the target's distributions, which are in another process; "
+            "allowed: ",
+        ),
+    ],
+    ids=["option", "borrower", "tree", "learner"],
+)
+def test_what_the_drafter_says_is_said_here(target, small, factory, message):
+    if factory is BRANCHING:
+        factory = partial(factory, model=small.keywords["model"])
+    with pytest.raises(ValueError, match=rf"^{message}"):
+        remote(target, factory)
+
+
+@pytest.mark.parametrize(
+    "options", [{"latency_ms": -1}, {"timeout_s": 0}, {"megabits_per_second": 0}, {"when_lost": "hope"}]
+)
+def test_a_wrong_setting_is_refused_before_a_process_begins(options):
+    (key,) = options
+    with pytest.raises(ValueError, match=rf"^{key} is .*; allowed: "):
+        remote(None, None, **options)
+
+
+# How long drafts should be
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize(("c", "round_trip", "per_token"), [(0.1, 0.0, 0.0), (0.1, 2.0, 0.05), (0.02, 0.5, 0.4)])
+def test_the_best_gamma_over_a_link_is_the_closed_form_rounded(alpha, c, round_trip, per_token):
+    """Where (1 - alpha^u) / (1 + (u - 1) c') is largest over real u = gamma + 1, by Lambert's W."""
+    over = cost_over_link(c, round_trip=round_trip, per_token=per_token)
+    rate = -torch.tensor(alpha).log().item()
+    shift = 1 + rate * (1 - over) / over
+    real = (-lambertw(-torch.tensor(-shift).exp().item(), -1).real - shift) / rate - 1
+    assert abs(optimal_gamma(alpha, over, 200) - max(real, 0)) <= 1

@@ -1,0 +1,22 @@
+"""Every acceptance rule with a yaml keeps the contract and its guarantee; a new one is checked from then on."""
+
+import pytest
+
+from experiments.config.builders import rules
+from framework.conformance import check_verifier
+from framework.conformance.verifier_checks import SAMPLINGS
+
+# Settings change p and q before a rule gets them: these show it all it can meet.
+FEW = {words: SAMPLINGS[words] for words in ("T=1", "top-k 2", "T=0")}
+
+
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_it_keeps_the_contract(name):
+    check_verifier(lambda: rules()[name], samplings=FEW).require()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_it_keeps_its_guarantee_at_other_settings(name):
+    others = {words: sampling for words, sampling in SAMPLINGS.items() if words not in FEW}
+    check_verifier(lambda: rules()[name], samplings=others).require()

@@ -1,0 +1,23 @@
+"""Drafters that stand for all, where every one would take long; the others are then among the slow tests."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from experiments.proof.tiny_drafters import NAMES
+
+KINDS = (
+    "eagle",  # reads the target's states
+    "layer_skip",  # shares the target's cache
+    "medusa",  # a tree of independent choices
+    "ngram",  # draws on the host
+    "online_small_transformer",  # learns
+    "prompt_lookup",  # chooses on the host, or finds nothing
+    "small_transformer",
+    "transformer_tree",
+)
+
+
+def every_drafter(names: Iterable[str] = NAMES) -> list:
+    """Parameters of a test: these drafters, and those that are none of KINDS marked as slow."""
+    return [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in names]
