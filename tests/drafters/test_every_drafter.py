@@ -7,13 +7,14 @@ from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
 from framework.conformance import check_drafter
 from framework.conformance.tiny_models import tiny_target
+from tests.support.drafter_kinds import every_drafter
 
 VOCABULARY = 5
 # Built of parts that another drafter here is built of, too; the slow test has them all.
 ALIKE = {"corpus_unigram", "eagle_tree", "online_medusa", "remote"}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ALIKE])
+@pytest.mark.parametrize("name", every_drafter(name for name in NAMES if name not in ALIKE))
 def test_it_keeps_the_contract(name):
     target = tiny_target(vocabulary=VOCABULARY)
     check_drafter(tiny_factory(name, VOCABULARY), target=target, samples=3000).require()

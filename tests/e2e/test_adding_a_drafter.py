@@ -78,6 +78,7 @@ def check(package: Path, *overrides: str) -> subprocess.CompletedProcess:
     return shell(f"python -m experiments.check {tiny} {' '.join(overrides)}", package)
 
 
+@pytest.mark.slow
 def test_a_biased_version_fails_and_is_told_its_bias(package):
     """A drafter that says q and chooses its mode; without the plugin, by Hydra's own word for another folder."""
     biased = (package / "mydrafters" / "recent.py").read_text().replace("draw(q, uniforms)", "q.argmax(2)")
@@ -94,6 +95,7 @@ def test_a_biased_version_fails_and_is_told_its_bias(package):
     assert "a greedy, filtered or re-ranked token" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_there_lists_what_is(package):
     done = check(package, "drafter=resent")
     assert done.returncode == 1

@@ -116,6 +116,7 @@ def test_one_point_leaves_a_complete_record(tiny, tmp_path, monkeypatch, capfd):
     assert (tmp_path / "table.md").exists() and (tmp_path / "speedups.png").exists()
 
 
+@pytest.mark.slow
 def test_a_four_point_multirun_leaves_four_offline_runs(tiny, tmp_path, monkeypatch, capfd):
     corpus = f"drafter.corpus.folder={folder_of(tiny)}"
     points = ["drafter=ngram", corpus, "gamma.gamma=1,3", "sampling.temperature=0,1"]
@@ -240,6 +241,7 @@ def test_wrong_numbers_cost_no_model(tiny, tmp_path, monkeypatch, capfd):
         capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_a_drafter_that_fails_does_not_take_the_others_with_it(tiny, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(PromptLookup, "propose", lambda *arguments: 1 / 0)
     with pytest.raises(SystemExit):
@@ -262,6 +264,7 @@ def test_options_tell_the_points_of_a_sweep_apart(tiny, tmp_path, monkeypatch, c
     assert sorted(group.labels) == ["prompt_lookup max_ngram=1", "prompt_lookup max_ngram=2"]
 
 
+@pytest.mark.slow
 def test_points_of_two_trainings_or_two_rules_can_be_told_apart(tiny, tmp_path, monkeypatch, capfd):
     heads = Path(folder_of(tiny)) / "medusa"
     shutil.copytree(heads, tmp_path / "other_heads")

@@ -52,6 +52,7 @@ def decode_ms(batches):
     return 1000 * sum(run.decode_seconds for run in batches) / sum(run.num_decoded for run in batches)
 
 
+@pytest.mark.slow
 def test_all_decode_the_same_tokens(rows):
     """Hugging Face's loops too: at temperature 0 there is one right answer."""
     _, runs = rows

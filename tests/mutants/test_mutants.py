@@ -108,6 +108,7 @@ def outcomes(toy: Path) -> dict[str, str]:
     return {record["after"]: record["by"] for record in map(json.loads, lines)}
 
 
+@pytest.mark.slow
 def test_faults_are_seen_or_not_and_a_killed_run_goes_on(toy: Path) -> None:
     result = run(toy)
     assert result.returncode == 1, result.stderr

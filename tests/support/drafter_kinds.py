@@ -1,10 +1,10 @@
 """Drafters that stand for all, where every one would take long; the others are then among the slow tests."""
 
 from collections.abc import Iterable
-
-import pytest
+from typing import Any
 
 from experiments.proof.tiny_drafters import NAMES
+from tests.support.slow_cases import mostly_slow
 
 KINDS = (
     "eagle",  # reads the target's states
@@ -18,6 +18,7 @@ KINDS = (
 )
 
 
-def every_drafter(names: Iterable[str] = NAMES) -> list:
+def every_drafter(names: Iterable[str] = NAMES) -> list[Any]:
     """Parameters of a test: these drafters, and those that are none of KINDS marked as slow."""
-    return [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in names]
+    names = list(names)
+    return mostly_slow(names, fast=[name for name in KINDS if name in names])

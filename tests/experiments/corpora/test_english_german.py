@@ -557,6 +557,7 @@ def samples() -> list[SentencePair]:
     return [grammar.pair(random) for _ in range(NUM_SAMPLES)]
 
 
+@pytest.mark.slow
 def test_the_german_is_a_function_of_the_english(samples: list[SentencePair]) -> None:
     translations: dict[str, str] = {}
     for english, german, _ in samples:

@@ -87,6 +87,7 @@ def test_a_point_that_fails_ends_nothing_but_itself(tiny, tmp_path, monkeypatch,
     assert (tmp_path / "1" / "error.attempt1.json").exists() and (tmp_path / "1" / "error.json").exists()
 
 
+@pytest.mark.slow
 def test_an_error_in_the_middle_of_a_point_is_its_own(tiny, tmp_path, monkeypatch, capfd):
     arguments = [*tiny, "drafter=prompt_lookup", *FOUR_POINTS, f"hydra.sweep.dir={tmp_path}"]
     begin = Engine.begin
@@ -163,6 +164,7 @@ def in_wandb(tiny: list[str]) -> list[str]:
     return [argument for argument in tiny if argument != "tracker=jsonl"]  # W&B is the yaml's own choice
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_is_asked_once_by_a_sweep(tiny, tmp_path, monkeypatch, capfd):
     asked: list[str] = []
 
@@ -182,6 +184,7 @@ def test_a_server_that_is_down_is_asked_once_by_a_sweep(tiny, tmp_path, monkeypa
         assert len(list((tmp_path / point / "wandb").glob("offline-run-*"))) == 1
 
 
+@pytest.mark.slow
 def test_what_a_kill_kept_from_wandb_is_told_when_the_sweep_goes_on(tiny, tmp_path, monkeypatch):
     arguments = [*in_wandb(tiny), "drafter=prompt_lookup", "gamma.gamma=1,2", f"hydra.sweep.dir={tmp_path}"]
 
@@ -276,6 +279,7 @@ def test_points_share_target_drafter_prompts_and_plain_decoding(tiny, tmp_path, 
     assert len(records_of(tmp_path)) == 8
 
 
+@pytest.mark.slow
 def test_a_record_does_not_depend_on_what_was_loaded_before(tiny, tmp_path, monkeypatch):
     points = [*tiny, "drafter=prompt_lookup,uniform_random", "sampling.temperature=1", "max_new_tokens=6,8"]
     sweep(monkeypatch, *points, f"hydra.sweep.dir={tmp_path / 'shared'}")

@@ -21,6 +21,7 @@ from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
+FAST = ("eagle", "layer_skip", "prompt_lookup")  # the target's states, its cache, drafts made on the host
 COMPILED = [name for name in NAMES if not name.startswith("online_")]  # a drafter that learns is refused
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
@@ -67,11 +68,11 @@ def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[
 
 
 def usual_first(name: str) -> list:
-    """Rows and settings for a drafter: drawn in the fast tests where it is one of KINDS; with the slow ones, all."""
+    """Rows and settings for a drafter: drawn in the fast tests if it is one of FAST; all in the slow ones."""
     kind = name in KINDS
     slow = pytest.mark.slow
     return [
-        pytest.param(name, RAGGED, DRAWN, id=f"{name}-drawn", marks=() if kind else slow),
+        pytest.param(name, RAGGED, DRAWN, id=f"{name}-drawn", marks=() if name in FAST else slow),
         pytest.param(name, RAGGED, GREEDY, id=f"{name}-ragged", marks=slow),
         *([pytest.param(name, RAGGED[:1], DRAWN, id=f"{name}-one", marks=slow)] if kind else []),
     ]

@@ -20,11 +20,10 @@ from framework.decoding.prefill import prefill
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.models import attention as fused_attention
+from tests.support.slow_cases import mostly_slow
 
 GREEDY = Sampling(temperature=0)
 SOURCES = [[5, 6, 7, 8, 5, 6], [9], [3, 4] * 11, [1, 2, 1, 2, 1, 2, 1], [20], [2, 3, 4], [40, 30, 20, 10], [7] * 17]
-# Of drafters; the others are among the slow tests.
-USUAL = ("small_transformer", "ngram", "corpus_unigram", "prompt_lookup", "medusa", "layer_skip")
 
 
 def plain(target, prompts, max_new_tokens=20, sampling=GREEDY):
@@ -64,18 +63,17 @@ def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in USUAL else pytest.mark.slow)
-        for name in NAMES
-        if not name.startswith("online_")  # they are refused
-    ],
+    mostly_slow(
+        [name for name in NAMES if not name.startswith("online_")],  # they are refused
+        fast=["small_transformer", "prompt_lookup", "medusa"],
+    ),
 )
 def test_every_drafter_keeps_its_contract(name):
     target = tiny_target("t5", vocabulary=5)
     check_drafter(tiny_factory(name, 5), target=target, samples=2000).require()
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("family", mostly_slow(["t5", "bart"], fast=["t5"]))
 def test_a_drafter_with_an_encoder_keeps_its_contract(family, tmp_path):
     """It reads the same sources as the target."""
     target = tiny_target(family, vocabulary=5)
@@ -120,7 +118,10 @@ def test_each_source_is_read_once():
     hook.remove()
 
 
-@pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"])
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"], fast=["small_transformer"]),
+)
 @pytest.mark.parametrize(
     "prompts",
     [pytest.param(SOURCES[:1], id="one", marks=pytest.mark.slow), pytest.param(SOURCES[:3], id="ragged")],
@@ -152,7 +153,7 @@ def test_what_sources_are_padded_with_is_not_seen(family, attention, dtype):
     assert (together - alone).abs().max() < close * spread
 
 
-@pytest.mark.parametrize("family", WITH_ENCODER)
+@pytest.mark.parametrize("family", mostly_slow(WITH_ENCODER, fast=["t5", "bart"]))
 def test_compiled_graphs_do_not_look_at_what_sources_are_padded_with(family, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")

@@ -33,6 +33,7 @@ from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import load_draft_model, load_target
 from framework.models.recurrent_states import RecurrentStates
 from framework.models.target import Target
+from tests.support.slow_cases import mostly_slow
 
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
@@ -101,8 +102,13 @@ def require_as_generated(family: str, name: str, gamma: int) -> None:
         assert within_float32(found, NEW_TOKENS * len(prompts)), found
 
 
-@pytest.mark.parametrize(("name", "gamma"), TWO)
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize(
+    ("family", "name", "gamma"),
+    mostly_slow(
+        [(family, *case) for family in KINDS for case in TWO],
+        fast=[("lfm2", *TWO[0]), ("mamba2", *TWO[0]), *((family, *TWO[1]) for family in KINDS)],
+    ),
+)
 def test_greedy_tokens_equal_hugging_face(family, name, gamma):
     require_as_generated(family, name, gamma)
 
@@ -122,8 +128,12 @@ def test_plain_decoding_equals_hugging_face(family):
     assert within_float32(differences(target, RAGGED, generated(family), got), NEW_TOKENS * len(RAGGED))
 
 
-@pytest.mark.parametrize("family", KINDS)
-@pytest.mark.parametrize("name", ["recurrent", "prompt_lookup"])
+@pytest.mark.parametrize(
+    ("name", "family"),
+    mostly_slow(
+        product(["recurrent", "prompt_lookup"], KINDS), fast=[("recurrent", "mamba2"), ("prompt_lookup", "jamba")]
+    ),
+)
 def test_rows_end_where_they_should(family, name):
     """At an end of text, a stop string or the context, some rows early, while others go on exactly."""
     target, whole = target_of(family), generated(family)
@@ -142,7 +152,7 @@ def test_rows_end_where_they_should(family, name):
     assert {len(got) + len(prompt) + 90 for got, prompt in zip(longer, RAGGED, strict=True)} == {target.model.context}
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "mamba"])
+@pytest.mark.parametrize("family", mostly_slow(["qwen3_next", "mamba"], fast=["mamba"]))
 def test_sampled_tokens_keep_their_distribution(family):
     """Chi-square of four tokens after each of two prompts in ragged batches: a false alarm in 1 of 1e9 runs, twice."""
     target, number = target_of(family, 5), 3000
@@ -156,7 +166,7 @@ def test_sampled_tokens_keep_their_distribution(family):
         assert wrong.p_value < 1e-9, "a state that has read one token more would not be seen"
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", mostly_slow(KINDS, fast=["lfm2"]))
 def test_a_recurrent_drafter_keeps_the_contract(family):
     target = tiny_target(vocabulary=5)
     small_one = tiny_cached_lm(family, vocabulary=5, seed=4)
