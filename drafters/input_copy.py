@@ -50,7 +50,7 @@ class InputCopy:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens; rows without a known position in the input have no valid node."""
         catch_up(self._copies, sequences)
-        return Draft.copied([copy.next_tokens(gamma) for copy in self._copies], sequences.tokens.device)
+        return Draft.from_lists([copy.next_tokens(gamma) for copy in self._copies], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

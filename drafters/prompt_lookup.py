@@ -64,7 +64,7 @@ class PromptLookup:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy gamma tokens in rows with a match; other rows have no valid node."""
         catch_up(self._texts, sequences)
-        return Draft.copied([text.continuation(gamma) for text in self._texts], sequences.tokens.device)
+        return Draft.from_lists([text.continuation(gamma) for text in self._texts], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

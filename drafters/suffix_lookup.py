@@ -86,7 +86,7 @@ class SuffixLookup:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens in rows with a match; other rows have no valid node."""
         catch_up(self._texts, sequences)
-        return Draft.copied([self._copy(text, gamma) for text in self._texts], sequences.tokens.device)
+        return Draft.from_lists([self._copy(text, gamma) for text in self._texts], sequences.tokens.device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -21,7 +21,7 @@ from experiments.config.builders import (
 from experiments.config.cli_errors import status
 from experiments.config.command_line import check_overrides, hydra_apart
 from experiments.reporting.completion import Completion, Token
-from framework.core.drafter import learning_undone
+from framework.core.drafter import preserve_learned_state
 from framework.core.option_error import options_under
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
@@ -110,7 +110,7 @@ class Pair:
         The same `Completion` object is yielded each time. Finish or abandon a stream before starting another: the
         target has one KV cache. A drafter's learning is undone at the end, so that equal seeds give equal texts.
         """
-        with learning_undone(self.engine.drafter):
+        with preserve_learned_state(self.engine.drafter):
             yield from self._stream(prompt, max_new_tokens, seed, detailed)
 
     def _stream(

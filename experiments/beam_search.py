@@ -104,7 +104,7 @@ class Row:
         ]
 
 
-class Contest:
+class BeamBenchmark:
     """Plain, speculative and Hugging Face's beam search with equal beams, interleaved on the same prompts."""
 
     def __init__(self, cfg: DictConfig, target: Target, drafter: CachedLM, num_beams: int):
@@ -220,7 +220,7 @@ def main(cfg: DictConfig) -> None:
         rows: list[Row] = []
         for num_beams in cfg.beams:
             announce(f"{num_beams} beams, {len(prompts.prompts)} prompts")
-            rows += Contest(cfg, target, drafter, num_beams).rows(prompts, stopping)
+            rows += BeamBenchmark(cfg, target, drafter, num_beams).rows(prompts, stopping)
         write(cfg, rows, target, Path(HydraConfig.get().runtime.output_dir))
 
 

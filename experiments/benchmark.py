@@ -55,7 +55,7 @@ register_resolvers()
 
 
 @dataclass
-class Contender:
+class Entry:
     """One decoder and its timings.
 
     Attributes:
@@ -64,7 +64,7 @@ class Contender:
         decoder: the decoder.
         loop: engine whose parts are timed: the decoder itself, or for the baseline an engine at gamma 0.
         runs: timed batches, `runs[repeat][batch]`.
-        beside: every run with the times of the loop's parts, taken right after it.
+        with_parts: every run with the times of the loop's parts, taken right after it.
         compile_seconds: extra time of the first generations over the second ones; 0 if nothing is compiled.
     """
 
@@ -73,18 +73,18 @@ class Contender:
     decoder: Decoder
     loop: Engine | None = None
     runs: list[list[Timed]] = field(default_factory=list)
-    beside: list[tuple[Timed, PartTimes]] = field(default_factory=list)
+    with_parts: list[tuple[Timed, PartTimes]] = field(default_factory=list)
     compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one contender. Speedups above 1 mean that it is faster; None: not available.
+    """Results of one entry. Speedups above 1 mean that it is faster; None: not available.
 
     Attributes:
         temperature: sampling temperature.
-        name: name of the contender.
-        mode: mode of the contender.
+        name: name of the entry.
+        mode: mode of the entry.
         ms: milliseconds per token, prefill included; median over repeats.
         low: ms of the fastest repeat.
         high: ms of the slowest repeat.
@@ -97,7 +97,7 @@ class Row:
         tau: tokens per round.
         d: drafting time per round in one-row target passes.
         v: time of a round's target pass in one-row target passes.
-        compile_seconds: as in `Contender`.
+        compile_seconds: as in `Entry`.
         stages_ms: milliseconds by stage over all prompts; medians over repeats.
     """
 
@@ -133,10 +133,8 @@ class Row:
         ]
 
 
-def contenders(
-    cfg: DictConfig, target: Target, drafters: dict[str, Drafter], sampling: Sampling
-) -> Iterator[Contender]:
-    """Build all contenders at one temperature."""
+def entries(cfg: DictConfig, target: Target, drafters: dict[str, Drafter], sampling: Sampling) -> Iterator[Entry]:
+    """Build all entries at one temperature."""
     for mode in cfg.modes:
         compiled = mode == "compiled"
         plain = Autoregressive(target=target, sampling=sampling, compiled=compiled)
@@ -144,71 +142,67 @@ def contenders(
             name: build_engine(cfg, drafter, target, sampling, compiled=compiled) for name, drafter in drafters.items()
         }
         loop = drafting_nothing(next(iter(engines.values()))) if engines else None
-        yield Contender(BASELINE, mode, plain, loop=loop)
+        yield Entry(BASELINE, mode, plain, loop=loop)
         for name, engine in engines.items():
-            yield Contender(name, mode, engine, loop=engine)
+            yield Entry(name, mode, engine, loop=engine)
     # Hugging Face pads batches and handles stop strings differently.
     if cfg.hugging_face and cfg.batch_size == 1 and not cfg.stop_strings:
         gamma = build(cfg.gamma).max_gamma
-        yield Contender("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
+        yield Entry("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
         if not gamma:
             return
         models = [getattr(drafter, "model", None) for drafter in drafters.values()]
         small = next((model for model in models if isinstance(model, CachedLM)), None)
         if small is not None:
-            yield Contender(
+            yield Entry(
                 "hf_assisted", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small, gamma=gamma)
             )
-            yield Contender(
-                "hf_assisted_default", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small)
-            )
-        yield Contender(
-            "hf_prompt_lookup", "", HuggingFaceGenerate(target=target, sampling=sampling, copied_tokens=gamma)
-        )
+            yield Entry("hf_assisted_default", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small))
+        yield Entry("hf_prompt_lookup", "", HuggingFaceGenerate(target=target, sampling=sampling, copied_tokens=gamma))
 
 
-class Contest:
-    """Interleaved timing of all contenders at one temperature on the same prompts."""
+class Benchmark:
+    """Interleaved timing of all entries at one temperature on the same prompts."""
 
-    def __init__(self, all_of_them: list[Contender], target: Target, sampling: Sampling, plan: Plan):
-        self.contenders = all_of_them
+    def __init__(self, entries: list[Entry], target: Target, sampling: Sampling, plan: Plan):
+        self.entries = entries
         self._target, self._sampling, self._plan = target, sampling, plan
         self._timers = {mode: PartTimer(target, compiled=mode == "compiled") for mode in MODES}
 
     def run(self) -> list[Row]:
-        """Warm up, time the contenders interleaved with their parts, and return a row for each."""
+        """Warm up, time the entries interleaved with their parts, and return a row for each."""
         batches = self._plan.batches()
-        for contender in self.contenders:
-            announce(f"T={self._sampling.temperature:g} {contender.name} {contender.mode}: first generations")
-            self._measure_costs(contender, batches[0])
+        for entry in self.entries:
+            announce(f"T={self._sampling.temperature:g} {entry.name} {entry.mode}: first generations")
+            self._measure_costs(entry, batches[0])
             for batch in batches:
-                first, again = (self._timed(contender, batch) for _ in range(2))
-                if contender.mode == "compiled":
-                    contender.compile_seconds += max(0.0, first.seconds - again.seconds)
-                if contender.loop:
-                    self._parts(contender, contender.loop, batch, again)
+                first, again = (self._timed(entry, batch) for _ in range(2))
+                if entry.mode == "compiled":
+                    entry.compile_seconds += max(0.0, first.seconds - again.seconds)
+                if entry.loop:
+                    self._parts(entry, entry.loop, batch, again)
         for repeat in range(self._plan.repeats):
-            # Rotate and reverse the order, so that no contender is always first.
-            order = self.contenders[repeat:] + self.contenders[:repeat]
-            for contender in self.contenders:
-                contender.runs.append([])
+            # Rotate and reverse the order, so that no entry is always first.
+            order = self.entries[repeat:] + self.entries[:repeat]
+            for entry in self.entries:
+                entry.runs.append([])
             announce(f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}")
             for batch in batches:
-                for contender in order if repeat % 2 == 0 else reversed(order):
-                    contender.runs[-1].append(run := self._timed(contender, batch))
-                    if contender.loop:
-                        contender.beside.append((run, self._parts(contender, contender.loop, batch, run)))
-        return [self._row(contender) for contender in self.contenders]
+                for entry in order if repeat % 2 == 0 else reversed(order):
+                    entry.runs[-1].append(run := self._timed(entry, batch))
+                    if entry.loop:
+                        entry.with_parts.append((run, self._parts(entry, entry.loop, batch, run)))
+        return [self._row(entry) for entry in self.entries]
 
-    def _measure_costs(self, contender: Contender, batch: Batch) -> None:
+    def _measure_costs(self, entry: Entry, batch: Batch) -> None:
         """Pass costs of drafting and of target passes, timed after the prompts, to a policy with `use_costs`."""
-        if contender.loop and (use_costs := getattr(contender.loop.gamma_policy, "use_costs", None)):
-            timer, room = self._timers[contender.mode], self._plan.stopping.max_new_tokens
+        if entry.loop and (use_costs := getattr(entry.loop.gamma_policy, "use_costs", None)):
+            timer, room = self._timers[entry.mode], self._plan.stopping.max_new_tokens
             prompts = [self._target.as_prompt(prompt) for prompt in batch.prompts]
-            parts = time_parts(contender.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, timer=timer, room=room)
+            parts = time_parts(entry.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, timer=timer, room=room)
             use_costs(parts.costs)
 
-    def _parts(self, contender: Contender, loop: Engine, batch: Batch, run: Timed) -> PartTimes:
+    def _parts(self, entry: Entry, loop: Engine, batch: Batch, run: Timed) -> PartTimes:
         """Time the parts of a round in the middle of the tokens just decoded."""
         return time_parts_amid(
             loop,
@@ -216,55 +210,55 @@ class Contest:
             run.generation.tokens,
             seeds=batch.seeds,
             repeats=PART_REPEATS,
-            timer=self._timers[contender.mode],
+            timer=self._timers[entry.mode],
             max_new_tokens=self._plan.stopping.max_new_tokens,
         )
 
-    def _timed(self, contender: Contender, batch: Batch) -> Timed:
-        return timed(contender.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
+    def _timed(self, entry: Entry, batch: Batch) -> Timed:
+        return timed(entry.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
 
-    def _row(self, contender: Contender) -> Row:
-        ms = [end_to_end_ms(repeat) for repeat in contender.runs]
-        explained = self._explained(contender, contender.decoder) if isinstance(contender.decoder, Engine) else {}
+    def _row(self, entry: Entry) -> Row:
+        ms = [end_to_end_ms(repeat) for repeat in entry.runs]
+        explained = self._explained(entry, entry.decoder) if isinstance(entry.decoder, Engine) else {}
         return Row(
             temperature=self._sampling.temperature,
-            name=contender.name,
-            mode=contender.mode,
+            name=entry.name,
+            mode=entry.mode,
             ms=statistics.median(ms),
             low=min(ms),
             high=max(ms),
-            decode_ms=statistics.median(map(decode_ms, contender.runs)),
-            over=self._over(contender),
-            compile_seconds=contender.compile_seconds,
-            stages_ms=_stages_ms(contender.runs),
+            decode_ms=statistics.median(map(decode_ms, entry.runs)),
+            over=self._over(entry),
+            compile_seconds=entry.compile_seconds,
+            stages_ms=_stages_ms(entry.runs),
             **explained,
         )
 
-    def _over(self, contender: Contender) -> dict[str, float]:
-        """Speedups over other contenders: medians of ratios per repeat, which cancel machine drift."""
+    def _over(self, entry: Entry) -> dict[str, float]:
+        """Speedups over other entries: medians of ratios per repeat, which cancel machine drift."""
         ratios = {}
-        for other in self.contenders:
-            if other is contender or other.name not in ("hf_generate", "hf_assisted", BASELINE):
+        for other in self.entries:
+            if other is entry or other.name not in ("hf_generate", "hf_assisted", BASELINE):
                 continue
-            if other.name == BASELINE and other.mode != (contender.mode or "eager"):
+            if other.name == BASELINE and other.mode != (entry.mode or "eager"):
                 continue
             ms = decode_ms if other.name == BASELINE else end_to_end_ms
-            pairs = zip(other.runs, contender.runs, strict=True)
+            pairs = zip(other.runs, entry.runs, strict=True)
             ratios[other.name] = statistics.median(ms(theirs) / ms(ours) for theirs, ours in pairs)
         return ratios
 
-    def _explained(self, contender: Contender, engine: Engine) -> dict[str, float | None]:
+    def _explained(self, entry: Entry, engine: Engine) -> dict[str, float | None]:
         """Zero-overhead speedup, efficiency, tau, d and v, from counts and part times."""
         tally = engine.new_tally(detailed=False)
-        for run in contender.runs[0]:
+        for run in entry.runs[0]:
             assert run.generation.tally is not None
             tally.add(run.generation.tally)
-        baseline = next(c for c in self.contenders if (c.name, c.mode) == (BASELINE, contender.mode))
-        loops = (baseline, contender)
+        baseline = next(c for c in self.entries if (c.name, c.mode) == (BASELINE, entry.mode))
+        loops = (baseline, entry)
         metrics = all_metrics(
-            contender.name,
+            entry.name,
             tally,
-            {each.name: each.beside for each in loops},
+            {each.name: each.with_parts for each in loops},
             {each.name: each.runs for each in loops},
             {},
         )
@@ -309,8 +303,8 @@ def main(cfg: DictConfig) -> None:
         target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, ResourceCache())
         rows: list[Row] = []
         for sampling in samplings:
-            field_of = list(contenders(cfg, target, drafters, sampling))
-            rows += Contest(field_of, target, sampling, plan).run()
+            compared = list(entries(cfg, target, drafters, sampling))
+            rows += Benchmark(compared, target, sampling, plan).run()
             torch._dynamo.reset()  # frees the compiled graphs of this temperature
         folder = Path(HydraConfig.get().runtime.output_dir)
         about = provenance(target.device) | {

@@ -30,10 +30,11 @@ PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("
 PARTS = {"law", "laws", "yardstick", "knob", "knobs", "twin", "twins", "told", "lesson", "lessons"}  # of any identifier
 NAMES = {
     "Additive", "Alone", "BestExpectedSpeed", "Fitting", "GrowingChain", "GrowingTree", "Judgement", "Kept",
-    "LessonsUnderway", "Parallel", "ParallelLayer", "ParallelTraining", "Parts", "Pooled", "PositionsAtOnce",
-    "ProvingGround", "Seen", "ShallowLayer", "Subject", "Teachable", "TokenTexts", "RewrittenText", "attainable",
-    "attainable_speedup", "computed_once", "first_tokens", "judge", "keep_drafting", "kept_by_process", "later_turns",
-    "learnt", "refusal", "relearn", "shared_tokens", "standard_rule", "start_peer", "too_long", "unpruned", "was_told",
+    "Contender", "Contest", "LessonsUnderway", "Parallel", "ParallelLayer", "ParallelTraining", "Parts", "Pooled",
+    "PositionsAtOnce", "ProvingGround", "Seen", "ShallowLayer", "Subject", "Teachable", "TokenTexts", "RewrittenText",
+    "attainable", "attainable_speedup", "computed_once", "first_tokens", "judge", "keep_drafting", "kept_by_process",
+    "later_turns", "learning_undone", "learnt", "may_stray", "refusal", "relearn", "shared_tokens", "standard_rule",
+    "start_peer", "too_long", "turns_down", "turns_of_levels", "turns_of_siblings", "unpruned", "was_told",
 }  # fmt: skip
 MODULES = {
     "additive", "assemble", "before_after", "best_expected_speed", "cells", "channel", "coarse_law", "computed_once",

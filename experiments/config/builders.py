@@ -118,18 +118,18 @@ def prepare(
         torch.set_num_threads(cfg.threads)
     with status("loading the target"):
         # Compiled graphs depend on the number of threads.
-        target = resources.thing(_text(cfg.target, torch.get_num_threads()), lambda: build_target(cfg))
+        target = resources.main(_text(cfg.target, torch.get_num_threads()), lambda: build_target(cfg))
         plan = build_plan(cfg, target, resources)
     built = {}
     for name, factory in factories.items():
         make = partial(build_with_target, factory, drafters[name], target)
         with status(f"building {name}"):
-            built[name] = _drafter_resources(resources).thing(_text(drafters[name]), make)
+            built[name] = _drafter_resources(resources).main(_text(drafters[name]), make)
     return target, plan, built
 
 
 def _drafter_resources(resources: ResourceCache) -> ResourceCache:
-    return resources.part("drafter", ResourceCache)
+    return resources.derived("drafter", ResourceCache)
 
 
 def _text(*made_of: Any) -> str:
@@ -217,7 +217,7 @@ def build_sampling(cfg: DictConfig) -> Sampling:
 
 def build_tracker(cfg: DictConfig, resources: ResourceCache) -> Tracker:
     """Build one tracker for all points of a process, so that an unreachable server is waited for only once."""
-    return resources.beside("tracker").thing(_text(cfg.tracker), partial(build, cfg.tracker))
+    return resources.separate("tracker").main(_text(cfg.tracker), partial(build, cfg.tracker))
 
 
 def build_verifier(cfg: DictConfig, scheme: SamplingScheme, shape: Shape) -> Verifier:
@@ -286,7 +286,7 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
     stopping = build_stopping(cfg, target)
     turns = [cfg.batch_size, cfg.stop_at_eos, cfg.stop_strings] if cfg.multi_turn else []
     made_of = _text("prompts", cfg.prompts, cfg.max_new_tokens, *turns)
-    prompts = resources.part(made_of, lambda: _all_turns(cfg, target, stopping))
+    prompts = resources.derived(made_of, lambda: _all_turns(cfg, target, stopping))
     return Plan(
         prompt_set=prompts,
         batch_size=cfg.batch_size,
@@ -357,7 +357,7 @@ def build_candidate(
     """
     make = partial(build_engine, cfg, drafter, target, sampling, compiled=compiled)
     made_of = _text(cfg.verifier, cfg.gamma, cfg.sampling, compiled, cfg.stop_at_eos)
-    engine = _drafter_resources(resources).part(made_of, make) if resources else make()
+    engine = _drafter_resources(resources).derived(made_of, make) if resources else make()
     settings = _settings(cfg, drafter_name, engine, compiled=compiled)
     point = Point(
         folder=folder,

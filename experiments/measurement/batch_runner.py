@@ -29,7 +29,7 @@ from experiments.measurement.timing import (
 from experiments.measurement.traced_text import traced_text
 from experiments.tracking.tracker import describe
 from framework.core.draft import Outcome
-from framework.core.drafter import learning_undone
+from framework.core.drafter import preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -92,7 +92,7 @@ class BatchRunner:
         if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings:
             self._decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
         self._decoders |= {name: candidate.engine for name, candidate in self._subjects.items()}
-        passes = resources.part("target passes", lambda: new_target_passes(target))
+        passes = resources.derived("target passes", lambda: new_target_passes(target))
         self._timer = PartTimer(target, compiled=plan.compiled, target_passes=passes)
         # A loop is compared with its own parts, timed right after it: the speed of a machine drifts within seconds.
         self.loops = {BASELINE: drafting_nothing(candidates[0].engine)} if candidates else {}
@@ -120,7 +120,7 @@ class BatchRunner:
     def _once(self, name: str, *, is_last: bool) -> AbstractContextManager[None]:
         """Undo a drafter's learning after every pass over a batch but the last: a user decodes a prompt once."""
         candidate = self._subjects.get(name)
-        return nullcontext() if candidate is None or is_last else learning_undone(candidate.engine.drafter)
+        return nullcontext() if candidate is None or is_last else preserve_learned_state(candidate.engine.drafter)
 
     def run(self, result: BatchResult) -> Iterator[str]:
         """Count and time a batch with every decoder; yield a description after each step.
@@ -187,7 +187,7 @@ class BatchRunner:
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False
     ) -> PartTimes:
         """Time the parts of a loop's round in the middle of the decoded tokens."""
-        with learning_undone(loop.drafter):
+        with preserve_learned_state(loop.drafter):
             return time_parts_amid(
                 loop,
                 batch.prompts,
@@ -246,7 +246,7 @@ class BatchRunner:
 
 
 def _plain_decoding(target: Target, sampling: Sampling, plan: Plan, resources: ResourceCache) -> Autoregressive:
-    return resources.part(
+    return resources.derived(
         f"plain decoding, {sampling}, compiled {plan.compiled}, ended by {plan.stopping.eos_ids}",
         lambda: Autoregressive(target=target, sampling=sampling, compiled=plan.compiled),
     )

@@ -17,7 +17,7 @@ from experiments.measurement.resource_cache import ResourceCache
 from experiments.results.provenance import peak_memory_mb, provenance
 from experiments.results.record import Record
 from experiments.tracking.tracker import NoTracker
-from framework.core.drafter import learning_undone, remembers
+from framework.core.drafter import preserve_learned_state, remembers
 from framework.core.sampling import Sampling
 from framework.models.target import Target
 
@@ -59,10 +59,11 @@ def measure(
                 if ranks.number > 0:
                     candidate.tracker = NoTracker()
                 candidate.tracker.start(candidate.point)
-                knew.enter_context(learning_undone(candidate.engine.drafter))  # later points may share the drafter
+                # Later points may share the drafter.
+                knew.enter_context(preserve_learned_state(candidate.engine.drafter))
             _run_batches(candidates, batches, runner, merged, plan, ranks, label=f"T={sampling.temperature:g}")
             origin = _origin(target, started, ranks)
-            most_memory = max(ranks.all(peak_memory_mb(target.device)))
+            most_memory = max(ranks.all_gather(peak_memory_mb(target.device)))
             for candidate in alive(candidates) if ranks.number == 0 else ():
                 with candidate.ended_by_errors():
                     origin["measuring_seconds"] = time.perf_counter() - start
@@ -114,7 +115,7 @@ def _run_batches(
             result = BatchResult(wave[ranks.number]) if ranks.number < len(wave) else None
             for doing in runner.run(result) if result else ():
                 progress.update(bar, description=f"{label} {doing}", advance=1, refresh=True)
-            for each in ranks.all(result):
+            for each in ranks.all_gather(result):
                 if each:
                     merged.add(each)
             if not alive(candidates):

@@ -81,6 +81,6 @@ def emitted_distribution(
     )
     rows = TargetRows(logits.expand(size, 2, len(logits)), one_node, target.sampling)
     stop_probs = verifier.stop_probs(rows, one_node).double()
-    lost = verifier.next_token_probs(rows, one_node, torch.zeros_like(tokens)).double()
-    emitted = (weights * stop_probs[:, 0]) @ lost
+    replaced = verifier.next_token_probs(rows, one_node, torch.zeros_like(tokens)).double()
+    emitted = (weights * stop_probs[:, 0]) @ replaced
     return emitted.index_add(0, tokens, weights * stop_probs[:, 1])

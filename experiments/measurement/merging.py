@@ -16,7 +16,7 @@ class Merged:
 
     Attributes:
         runs: timed batches, `runs[decoder][repeat][batch]`.
-        beside: for every loop, the timed batches followed by a timing of its parts, each with these part times.
+        with_parts: for every loop, the timed batches followed by a timing of its parts, each with these part times.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Merged:
         self._subjects = {candidate.point.name: candidate for candidate in candidates}
         self._plan, self._target = plan, target
         self.runs: Runs = {name: [[] for _ in range(plan.repeats)] for name in decoders}
-        self.beside: dict[str, list[tuple[Timed, PartTimes]]] = {name: [] for name in loops}
+        self.with_parts: dict[str, list[tuple[Timed, PartTimes]]] = {name: [] for name in loops}
 
     def add(self, result: BatchResult) -> None:
         """Add the result of the next batch and log its prompts.
@@ -44,7 +44,7 @@ class Merged:
             for repeat, run in enumerate(runs):
                 self.runs[name][repeat].append(run)
             if name in result.parts:
-                self.beside[name].append((runs[0], result.parts[name]))
+                self.with_parts[name].append((runs[0], result.parts[name]))
         for candidate in alive(self._subjects.values()):
             self._add_counts(candidate, result)
             for row in _prompt_rows(candidate.point.name, result, self._plan, self._target):

@@ -22,14 +22,14 @@ Runs = dict[str, list[list[Timed]]]
 """Timed batches in order: `runs[decoder][repeat][batch]`."""
 
 
-BesideParts = Sequence[tuple[Timed, PartTimes]]
+TimedWithParts = Sequence[tuple[Timed, PartTimes]]
 """Timed batches of one loop, each with the times of its parts, taken right after it."""
 
 
 def all_metrics(
     name: str,
     tally: Tally,
-    beside: Mapping[str, BesideParts],
+    with_parts: Mapping[str, TimedWithParts],
     runs: Runs,
     parted: dict[str, list[Difference]],
 ) -> dict[str, Any]:
@@ -37,19 +37,19 @@ def all_metrics(
 
     Args:
         tally: counts of the point's rounds.
-        beside: timed batches with part times, of the point and of the baseline.
+        with_parts: timed batches with part times, of the point and of the baseline.
         runs: timed batches of all decoders.
         parted: token differences from each plain decoder that was compared.
     """
     metrics: dict[str, Any] = tally.metrics()
     metrics |= _speed(runs[name], runs[BASELINE])
     metrics["occupancy"] = occupancy(runs[name][0]) / occupancy(runs[BASELINE][0])
-    metrics |= _prediction(metrics, tally, PartTimes.middle([parts for _, parts in beside[name]]))
+    metrics |= _prediction(metrics, tally, PartTimes.middle([parts for _, parts in with_parts[name]]))
     # Generations of one token end with prefill, so that no decoding time was measured.
-    decoded = all(any(run.num_places for run, _ in beside[each]) for each in (BASELINE, name))
+    decoded = all(any(run.num_places for run, _ in with_parts[each]) for each in (BASELINE, name))
     if "speedup/zero_overhead" in metrics and decoded:
-        metrics["time_over_parts"] = time_over_parts(beside[name])
-        metrics["efficiency"] = time_over_parts(beside[BASELINE]) / metrics["time_over_parts"]
+        metrics["time_over_parts"] = time_over_parts(with_parts[name])
+        metrics["efficiency"] = time_over_parts(with_parts[BASELINE]) / metrics["time_over_parts"]
         metrics["overhead"] = 1 - metrics["efficiency"]
     if HUGGING_FACE in runs:
         metrics["hf_generate_ms_per_token"] = statistics.median(map(decode_ms, runs[HUGGING_FACE]))
@@ -187,13 +187,13 @@ def _seconds_of_parts(run: Timed, parts: PartTimes) -> float:
     return num_passes * time * parts.one_row
 
 
-def time_over_parts(beside: BesideParts) -> float:
+def time_over_parts(with_parts: TimedWithParts) -> float:
     """Decoding time over the sum of its parts' times: the overhead factor of a loop.
 
     The result is the median over the timed batches.
     """
     return statistics.median(
-        run.decode_seconds / _seconds_of_parts(run, parts) for run, parts in beside if run.num_places
+        run.decode_seconds / _seconds_of_parts(run, parts) for run, parts in with_parts if run.num_places
     )
 
 

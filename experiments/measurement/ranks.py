@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
-PATIENCE = timedelta(minutes=30)  # timeout for the slowest rank; longer than a batch takes
+TIMEOUT = timedelta(minutes=30)  # for the slowest rank; longer than a batch takes
 
 
 class Ranks:
@@ -18,7 +18,7 @@ class Ranks:
     def __init__(self, number: int = 0, size: int = 1):
         self.number, self.size = number, size
 
-    def all(self, own: T) -> list[T]:
+    def all_gather(self, own: T) -> list[T]:
         """Gather one picklable object per rank, in rank order.
 
         Every rank must make the same sequence of calls.
@@ -35,7 +35,7 @@ class Ranks:
             reason = str(error).strip().splitlines()[0]
             raise ConnectionError(
                 f"rank {self.number} of {self.size} lost another: it ended with an error, which it printed, or did not "
-                f"answer within {PATIENCE.total_seconds() / 60:g} minutes; run the same command again. {reason}"
+                f"answer within {TIMEOUT.total_seconds() / 60:g} minutes; run the same command again. {reason}"
             ) from error
         return everybody  # type: ignore[return-value]
 
@@ -51,7 +51,7 @@ def joined() -> Ranks:
         return Ranks()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())  # the default `cuda` device
-    dist.init_process_group("gloo", timeout=PATIENCE)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
@@ -62,7 +62,7 @@ def started_together() -> bool:
 
 def begun(pattern: str) -> str:
     """Start time formatted by strftime, the same on all ranks; used as a folder name."""
-    return joined().all(datetime.now().strftime(pattern))[0]
+    return joined().all_gather(datetime.now().strftime(pattern))[0]
 
 
 def check_devices(device: str, *, several: bool = False, share_cores: bool) -> None:
@@ -76,11 +76,11 @@ def check_devices(device: str, *, several: bool = False, share_cores: bool) -> N
     Raises:
         ValueError: ranks share the cores of a machine, or a GPU.
     """
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if joined().size > 1 else 1
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if joined().size > 1 else 1
     on_gpus = device in ("auto", "cuda") and torch.cuda.is_available() and not several
-    if beside > (torch.cuda.device_count() if on_gpus else 1) and not share_cores:
+    if local_size > (torch.cuda.device_count() if on_gpus else 1) and not share_cores:
         raise ValueError(
-            f"share_cores is false, and {beside} ranks share this machine's cores, or a GPU (device={device}), which "
-            "distorts their timings; start one rank per GPU or machine, or set share_cores=true if the timings are not "
-            "used"
+            f"share_cores is false, and {local_size} ranks share this machine's cores, or a GPU (device={device}), "
+            "which distorts their timings; start one rank per GPU or machine, or set share_cores=true if the timings "
+            "are not used"
         )

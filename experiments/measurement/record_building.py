@@ -36,8 +36,8 @@ def build_record(
     """
     name, tally, prompt_set = candidate.point.name, candidate.tally, plan.prompt_set
     parted = _parted(name, merged, plan, target, sampling)
-    parts = PartTimes.middle([parts for _, parts in merged.beside[name]])
-    metrics = all_metrics(name, tally, merged.beside, merged.runs, parted) | _own_metrics(
+    parts = PartTimes.middle([parts for _, parts in merged.with_parts[name]])
+    metrics = all_metrics(name, tally, merged.with_parts, merged.runs, parted) | _own_metrics(
         candidate, merged, plan, target
     )
     metrics |= expert_metrics(candidate.experts, parts)

@@ -9,47 +9,47 @@ T = TypeVar("T")
 
 
 class ResourceCache:
-    """Cache of one object and of the parts derived from it, until a different object is requested.
+    """Cache of one main object and of objects derived from it, until a different main object is requested.
 
     A sweep thus has one target in memory, with its prompts, its compiled graphs and its last drafter.
     """
 
     def __init__(self) -> None:
-        self._made_of: str | None = None
-        self._thing: Any = None
-        self._parts: dict[str, Any] = {}
-        self._beside: dict[str, ResourceCache] = {}
+        self._key: str | None = None
+        self._main: Any = None
+        self._derived: dict[str, Any] = {}
+        self._separate: dict[str, ResourceCache] = {}
 
-    def beside(self, name: str) -> "ResourceCache":
+    def separate(self, name: str) -> "ResourceCache":
         """Return an independent cache under a name; it survives `forget`."""
-        return self._beside.setdefault(name, ResourceCache())
+        return self._separate.setdefault(name, ResourceCache())
 
-    def thing(self, made_of: str, make: Callable[[], T]) -> T:
-        """Return the object with the key `made_of`.
+    def main(self, key: str, make: Callable[[], T]) -> T:
+        """Return the main object with this key.
 
         If the cached object has another key, it is forgotten and the new one is made.
         """
-        if made_of != self._made_of:
+        if key != self._key:
             self.forget()
-            self._thing = make()
-            self._made_of = made_of
-        return self._thing
+            self._main = make()
+            self._key = key
+        return self._main
 
     def forget(self) -> None:
-        """Drop the object and its parts to free memory, since two objects may not fit."""
-        was_empty = self._thing is None
-        self._made_of, self._thing, self._parts = None, None, {}
+        """Drop the main object and the derived ones to free memory, since two objects may not fit."""
+        was_empty = self._main is None
+        self._key, self._main, self._derived = None, None, {}
         if not was_empty:
             gc.collect()  # compiled graphs have reference cycles
 
-    def part(self, made_of: str, make: Callable[[], T]) -> T:
-        """Return the part with the key `made_of`, made on first use and dropped with the object."""
-        if made_of not in self._parts:
-            self._parts[made_of] = make()
-        return self._parts[made_of]
+    def derived(self, key: str, make: Callable[[], T]) -> T:
+        """Return the derived object with this key, made on first use and dropped with the main object."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
 
 
 @cache
 def process_cache() -> ResourceCache:
-    """The cache of this process: its latest target with derived objects, and the tracker in a `beside` cache."""
+    """The cache of this process: its latest target with derived objects, and the tracker in a `separate` cache."""
     return ResourceCache()

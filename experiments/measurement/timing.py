@@ -215,7 +215,7 @@ def _pass(
 def _propose(
     engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor, hidden: Tensor, longest: int
 ) -> tuple[Tensor, Tensor | None]:
-    sequences = sequences.reaching(longest)
+    sequences = sequences.with_longest(longest)
     draft = proposal(engine.drafter, sequences, gamma, uniforms, _never_ending(engine.gamma_policy))
     engine.drafter.observe(sequences, _nothing_came_of(draft, sequences, hidden))
     return draft.tokens, draft.probs

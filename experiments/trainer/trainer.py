@@ -17,7 +17,7 @@ from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
 
 MAX_GRADIENT = 1.0  # global gradient norm
-ANEW = "give another folder, or delete the file to start over"
+START_OVER = "give another folder, or delete the file to start over"
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Trainer:
         found = self._begun_with
         if changed := sorted(key for key in made_of.keys() & found.keys() if made_of[key] != found[key]):
             shown = ", ".join(f"{key} {found[key]!r}, not {made_of[key]!r}" for key in changed)
-            raise ValueError(f"{self.file} was begun with {shown}; {ANEW}")
+            raise ValueError(f"{self.file} was begun with {shown}; {START_OVER}")
         self.made_of |= made_of
 
     def _saved(self) -> dict[str, Any]:
@@ -134,13 +134,13 @@ class Trainer:
             saved = torch.load(self.file, map_location=device)
             return {key: saved[key] for key in ("module", "optimizers", "made_of", "step", "seconds", "history")}
         except Exception as error:  # a damaged file may raise anything
-            raise OSError(f"{self.file} is not a whole checkpoint ({type(error).__name__}); {ANEW}") from error
+            raise OSError(f"{self.file} is not a whole checkpoint ({type(error).__name__}); {START_OVER}") from error
 
     def _take_up(self, saved: dict[str, Any]) -> None:
         if saved["step"] > self.recipe.steps:
             raise ValueError(
                 f"training.steps is {self.recipe.steps}, and {self.file} holds {saved['step']} steps; allowed: at "
-                f"least as many; {ANEW}"
+                f"least as many; {START_OVER}"
             )
         self.trainable.module.load_state_dict(saved["module"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):

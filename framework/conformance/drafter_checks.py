@@ -24,7 +24,7 @@ from framework.conformance.report import Check, Report, require, run_checks
 from framework.conformance.test_doubles import PATTERNS, Witness
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
-from framework.core.drafter import Drafter, TreeDrafter, learning_undone, learns
+from framework.core.drafter import Drafter, TreeDrafter, learns, preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
@@ -112,7 +112,7 @@ class _DrafterChecks:
             yield Check("a row's tokens are the same alone, in any order and in any batch", self.batch_invariant)
         yield Check("the output follows the target's distribution", self.output_distribution)
         if learns(self.drafter):
-            yield Check("load_state_dict undoes later learning", self.learning_undone)
+            yield Check("load_state_dict undoes later learning", self.learned_state_is_restored)
         yield Check("the target is left as it was found", self.target_untouched)
 
     def declarations(self) -> str:
@@ -313,9 +313,9 @@ class _DrafterChecks:
         )
         return f"chi-square p = {fit.p_value:.2g} with {self.samples} samples"
 
-    def learning_undone(self) -> str:
+    def learned_state_is_restored(self) -> str:
         before = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
-        with learning_undone(self.drafter):
+        with preserve_learned_state(self.drafter):
             engine, seeds = self.ground.engine(self.drafter, DRAWING), list(range(len(self.ground.prompts)))
             while self._still(before) and len(seeds) < self.samples:
                 engine.generate(self.ground.prompts, stopping=Stopping(max_new_tokens=NEW_TOKENS), seeds=seeds[-8:])

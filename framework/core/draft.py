@@ -90,7 +90,7 @@ class Draft:
         return cls(tokens=tokens, parent=parent, valid=valid, scheme=scheme, probs=probs, support=support)
 
     @classmethod
-    def copied(cls, rows: list[list[int]], device: torch.device) -> "Draft":
+    def from_lists(cls, rows: list[list[int]], device: torch.device) -> "Draft":
         """Chain of tokens chosen on the host, with a different number per row; empty if no row has any."""
         deepest = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (deepest - len(row)) for row in rows], dtype=torch.int64)
@@ -235,7 +235,7 @@ class TargetRows:
         self.logits = logits
         self.draft = draft
         self.sampling = sampling
-        self._computed: dict[Callable[[TargetRows, Draft], object], tuple[Draft, object]] = {}
+        self._cache: dict[Callable[[TargetRows, Draft], object], tuple[Draft, object]] = {}
 
     @cached_property
     def all_probs(self) -> Tensor:
@@ -270,11 +270,11 @@ class TargetRows:
             return self.all_probs[torch.arange(len(tokens), device=tokens.device).unsqueeze(1), rows, tokens]
         return self.sampling.prob_of(self.logits, rows, tokens)
 
-    def once(self, compute: Callable[["TargetRows", Draft], T], draft: Draft) -> T:
+    def cached(self, compute: Callable[["TargetRows", Draft], T], draft: Draft) -> T:
         """compute(self, draft), cached for the round: the distributions of a rule share intermediate results."""
-        known = self._computed.get(compute)
+        known = self._cache.get(compute)
         if known is None or known[0] is not draft:
-            known = self._computed[compute] = (draft, compute(self, draft))
+            known = self._cache[compute] = (draft, compute(self, draft))
         return cast(T, known[1])
 
 
@@ -301,8 +301,8 @@ class Outcome:
     states: Tensor | None = None
 
     @property
-    def lost(self) -> Tensor:
-        """[B] bool: whether a child of the stop row was offered, and thus not kept."""
+    def rejected(self) -> Tensor:
+        """[B] bool: whether a child of the stop row was offered, and thus rejected."""
         after_stop = self.draft.parent == self.stop.unsqueeze(1) - 1
         return (self.draft.valid & after_stop).any(1)
 
@@ -322,15 +322,15 @@ class Readout:
         active: 1 for rows that were decoding when the round began, else 0.
         offered: depth of the deepest offered node.
         accepted: depth of the deepest accepted node.
-        lost: 1 if a child of that node was offered, and thus not kept; else 0.
+        rejected: 1 if a child of that node was offered, and thus rejected; else 0.
         committed: tokens kept after all stopping criteria.
-        room: largest depth that the row's token budget allowed; deeper nodes were not offered.
+        max_depth: largest depth that the row's token budget allowed; deeper nodes were not offered.
     """
 
     num_nodes: int
     active: list[int]
     offered: list[int]
     accepted: list[int]
-    lost: list[int]
+    rejected: list[int]
     committed: list[int]
-    room: list[int]
+    max_depth: list[int]

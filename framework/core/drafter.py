@@ -159,7 +159,7 @@ def learns(drafter: Drafter) -> TypeGuard[Learner]:
 
 
 @contextmanager
-def learning_undone(drafter: Drafter) -> Iterator[None]:
+def preserve_learned_state(drafter: Drafter) -> Iterator[None]:
     """Restore the drafter's learned state after the block."""
     before = drafter.state_dict() if remembers(drafter) else None
     try:

@@ -112,7 +112,7 @@ class Sequences:
         state = (self.committed, self.active.tolist(), self.prompt_lengths.tolist(), self.longest)
         return *state, [list(text) for text in self.texts]
 
-    def reaching(self, longest: int) -> "Sequences":
+    def with_longest(self, longest: int) -> "Sequences":
         """The same rows with another `longest`, which a compiled graph takes as an input."""
         return replace(self, longest=longest)
 

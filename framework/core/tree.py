@@ -11,7 +11,7 @@ from torch import Tensor
 
 from framework.core.cached_property import cached_property
 
-Turn = slice | Tensor
+NodeGroup = slice | Tensor
 """A group of nodes: an index into the second axis of [B, N, ...]."""
 
 
@@ -26,10 +26,9 @@ class Tree:
         deepest: upper bound on the depth of a node.
         widest: upper bound on the nodes of one depth.
         num_parents: rows from this number on have no children.
-        turns_down: all nodes in groups, each node after its parent and its elder siblings; nodes of one group have
-            different parents.
-        turns_of_siblings: all nodes in groups, each node after its elder siblings.
-        turns_of_levels: all nodes in groups, each node after the earlier ones at its depth.
+        groups_by_rank: all nodes in groups by rank among siblings: each node after its elder siblings.
+        groups_by_depth_and_rank: the same, each node also after its parent; nodes of one group have different parents.
+        groups_by_place: all nodes in groups by place at their depth: each node after the earlier ones at its depth.
     """
 
     is_chain = False
@@ -43,11 +42,11 @@ class Tree:
         self.parent = parent
         self.num_rows, self.num_nodes = parent.shape
         self._parent = parent[:1] if self.num_rows > 0 and parent.stride(0) == 0 else parent
-        one_by_one: list[Turn] = [slice(node, node + 1) for node in range(self.num_nodes)]
+        one_by_one: list[NodeGroup] = [slice(node, node + 1) for node in range(self.num_nodes)]
         self.deepest = self.num_nodes if deepest is None else min(deepest, self.num_nodes)
         self.widest = self.num_nodes
         self.num_parents = self.num_nodes
-        self.turns_down = self.turns_of_siblings = self.turns_of_levels = one_by_one
+        self.groups_by_depth_and_rank = self.groups_by_rank = self.groups_by_place = one_by_one
 
     @classmethod
     def shared(cls, parents: Sequence[int], num_rows: int, device: torch.device) -> Self:
@@ -73,15 +72,15 @@ class Tree:
             place.append(depth[:node].count(depth[node]))
         tree.deepest, tree.widest = max(depth, default=0), max(place, default=-1) + 1
         tree.num_parents = max(parents, default=-2) + 2
-        tree.turns_down = tree._turns(list(zip(depth, rank, strict=True)))
-        tree.turns_of_siblings, tree.turns_of_levels = tree._turns(rank), tree._turns(place)
+        tree.groups_by_depth_and_rank = tree._grouped(list(zip(depth, rank, strict=True)))
+        tree.groups_by_rank, tree.groups_by_place = tree._grouped(rank), tree._grouped(place)
         return tree
 
-    def _turns(self, keys: Sequence[Any]) -> list[Turn]:
+    def _grouped(self, keys: Sequence[Any]) -> list[NodeGroup]:
         """Nodes grouped by key, smallest key first."""
         return [self._index([node for node, other in enumerate(keys) if other == key]) for key in sorted(set(keys))]
 
-    def _index(self, nodes: list[int]) -> Turn:
+    def _index(self, nodes: list[int]) -> NodeGroup:
         """Index of some nodes; a slice if they are evenly spaced, since slices index faster."""
         step = nodes[1] - nodes[0] if len(nodes) > 1 else 1
         if nodes == list(range(nodes[0], nodes[-1] + 1, step)):
@@ -174,7 +173,7 @@ class Chain(Tree):
     def __init__(self, parent: Tensor):
         super().__init__(parent)
         self.widest = min(self.num_nodes, 1)
-        self.turns_of_siblings = self.turns_of_levels = [slice(0, self.num_nodes)]
+        self.groups_by_rank = self.groups_by_place = [slice(0, self.num_nodes)]
 
     @cached_property
     def _sees(self) -> Tensor:

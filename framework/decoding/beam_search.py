@@ -147,8 +147,8 @@ class BeamSearch:
             ends = tree.keep([tree.add(-1, token) for _, token in first])
         while not texts.is_over:
             # A round takes up to gamma + 1 steps, so gamma stays below the number of steps left.
-            room = finisher.most_remaining - texts.num_tokens - 1
-            gamma = min(policy.next_gamma(), room) if policy else 0
+            max_depth = finisher.most_remaining - texts.num_tokens - 1
+            gamma = min(policy.next_gamma(), max_depth) if policy else 0
             with stopwatch.stage("draft"):
                 num_kept = len(tree)
                 depth = self._draft(tree, ends, texts, gamma)
@@ -159,8 +159,8 @@ class BeamSearch:
                 known = dict(enumerate(_continuations(logits, texts.num_looked_at), len(tree) - len(logits)))
                 num_steps, ends = _walk(tree, ends, texts, known)
                 accepted = num_steps - 1
-                lost = not texts.is_over and accepted < depth
-                readout = Readout(num_drafted, [1], [depth], [accepted], [int(lost)], [num_steps], [room])
+                rejected = not texts.is_over and accepted < depth
+                readout = Readout(num_drafted, [1], [depth], [accepted], [int(rejected)], [num_steps], [max_depth])
                 tally.observe(readout)
                 if policy:
                     policy.observe(readout)

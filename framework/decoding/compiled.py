@@ -182,7 +182,7 @@ class CompiledRound:
             )
 
     def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
-        draft = self._on_device.propose(decoding.sequences.reaching(longest), gamma, uniforms)
+        draft = self._on_device.propose(decoding.sequences.with_longest(longest), gamma, uniforms)
         return self._verify_and_commit(decoding, draft, uniforms, longest)
 
     def _verify_and_commit(self, decoding: Decoding, draft: Draft, uniforms: RoundUniforms, longest: int) -> Tensor:

@@ -101,7 +101,7 @@ class DeviceRound:
         with stage("verify"):
             outcome, packed = self.commit(rows, draft, output, uniforms)
         with stage("observe"):
-            self.drafter.observe(sequences if longest is None else sequences.reaching(longest), outcome)
+            self.drafter.observe(sequences if longest is None else sequences.with_longest(longest), outcome)
         return outcome, packed
 
     def _may_be_committed(self, draft: Draft, finisher: Finisher) -> Tensor:
@@ -156,14 +156,15 @@ class DeviceRound:
             active=active,
             offered=draft.offered_depth,
             accepted=num_accepted,
-            lost=outcome.lost,
+            rejected=outcome.rejected,
         )
         return outcome, summary.pack()
 
     @staticmethod
     def read(rows: Rows, packed: Tensor) -> Readout:
         """Unpack a `RoundSummary` and update the host's state from it."""
-        room = [left - 1 for left in rows.finisher.left]  # the last token of a budget is the replaced or bonus token
+        # The last token of a budget is the replaced or bonus token.
+        max_depth = [left - 1 for left in rows.finisher.left]
         # The only synchronisation of a round.
         summary: RoundSummary[list[int]] = RoundSummary.unpack(packed)
         committed = rows.finisher.read(summary)
@@ -172,9 +173,9 @@ class DeviceRound:
             active=summary.active,
             offered=summary.offered,
             accepted=summary.accepted,
-            lost=summary.lost,
+            rejected=summary.rejected,
             committed=committed,
-            room=room,
+            max_depth=max_depth,
         )
 
 

@@ -53,16 +53,16 @@ class RoundSummary(StepSummary[T]):
         active: [B] bool: rows that were decoding when the round began.
         offered: [B] int64: depth of the deepest node offered.
         accepted: [B] int64: depth of the deepest node accepted.
-        lost: [B] bool: whether a child of that node was offered and rejected.
+        rejected: [B] bool: whether a child of that node was offered and rejected.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         *StepSummary.COLUMNS,
-        *("num_nodes", "active", "offered", "accepted", "lost"),
+        *("num_nodes", "active", "offered", "accepted", "rejected"),
     )
 
     num_nodes: T
     active: T
     offered: T
     accepted: T
-    lost: T
+    rejected: T

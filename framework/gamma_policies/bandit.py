@@ -79,8 +79,8 @@ class Bandit:
 
     def observe(self, readout: Readout) -> None:
         # A draft cut by a row's budget is no sample of its arm.
-        rows = zip(readout.active, readout.accepted, readout.room, strict=True)
-        accepted = [kept for active, kept, room in rows if active and room >= self._arm]
+        rows = zip(readout.active, readout.accepted, readout.max_depth, strict=True)
+        accepted = [kept for active, kept, max_depth in rows if active and max_depth >= self._arm]
         if accepted:
             self._played[self._arm] += 1
             self._tokens[self._arm] += 1 + sum(accepted) / len(accepted)

@@ -89,12 +89,12 @@ class ExpectedSpeedup:
 
     def observe(self, readout: Readout) -> None:
         rows = [
-            (accepted, lost)
-            for active, accepted, lost in zip(readout.active, readout.accepted, readout.lost, strict=True)
+            (accepted, rejected)
+            for active, accepted, rejected in zip(readout.active, readout.accepted, readout.rejected, strict=True)
             if active
         ]
         accepted = sum(accepted for accepted, _ in rows)
-        tested = accepted + sum(lost for _, lost in rows)
+        tested = accepted + sum(rejected for _, rejected in rows)
         if tested:
             self._accepted = self.forgetting * self._accepted + accepted
             self._tested = self.forgetting * self._tested + tested

@@ -39,7 +39,7 @@ class Heuristic:
         return self._gamma
 
     def observe(self, readout: Readout) -> None:
-        rows = zip(readout.active, readout.offered, readout.lost, strict=True)
-        lost = [lost for active, offered, lost in rows if active and offered]
-        if lost:
-            self._gamma = max(1, self._gamma - 1) if any(lost) else min(self._gamma + 2, self.max_gamma)
+        rows = zip(readout.active, readout.offered, readout.rejected, strict=True)
+        rejected = [rejected for active, offered, rejected in rows if active and offered]
+        if rejected:
+            self._gamma = max(1, self._gamma - 1) if any(rejected) else min(self._gamma + 2, self.max_gamma)

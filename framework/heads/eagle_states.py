@@ -43,7 +43,7 @@ class EagleStates:
         self._states[:, :longest] = states
         # Slots after a prompt's end hold no pair yet; they are overwritten before a pair attends to them.
         slots = self._slots.ids[:longest].unsqueeze(0)
-        self._slots.aim(slots, visible=longest)
+        self._slots.prepare_pass(slots, visible=longest)
         self._passed(states, sequences.tokens[:, 1 : longest + 1], slots, self._slots.causal(slots, longest))
         self._backlog = Backlog(width, 0)
 
@@ -82,7 +82,7 @@ class EagleStates:
         last = sequences.lengths - 2
         slots = last.unsqueeze(1) + 1 + self._slots.ids[num_read - num_pairs : num_read]
         visible = min(sequences.longest - 1 + num_read, self._slots.capacity)
-        self._slots.aim(slots, visible=visible)
+        self._slots.prepare_pass(slots, visible=visible)
         return self._passed(states, tokens, (last + depth).unsqueeze(1), self._slots.of_tree(last, sees, visible))
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
@@ -100,7 +100,7 @@ class EagleStates:
     def _read(self, states: Tensor, tokens: Tensor, slots: Tensor, visible: int) -> Tensor:
         """[B, M, H] states predicted by pairs in slots [B, M] int64; each pair attends to all slots up to its own."""
         slots, visible = slots.clamp(max=self._slots.capacity - 1), min(visible, self._slots.capacity)
-        self._slots.aim(slots, visible=visible)
+        self._slots.prepare_pass(slots, visible=visible)
         return self._passed(states, tokens, slots, self._slots.causal(slots, visible))
 
     def _passed(self, states: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor) -> Tensor:

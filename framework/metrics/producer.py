@@ -19,6 +19,6 @@ def producers(readout: Readout, row: int) -> list[Producer]:
     drafted: list[Producer] = ["accepted"] * min(kept, accepted)
     if kept <= accepted:  # an accepted token ended the row
         return drafted
-    if readout.lost[row]:
+    if readout.rejected[row]:
         return [*drafted, "replaced"]
     return [*drafted, "bonus" if readout.offered[row] else "plain"]

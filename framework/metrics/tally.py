@@ -64,10 +64,10 @@ class Tally:
 
     def observe(self, readout: Readout) -> None:
         """Count one round of the active rows."""
-        rows = zip(readout.active, readout.offered, readout.accepted, readout.lost, strict=True)
-        for active, offered, accepted, lost in rows:
+        rows = zip(readout.active, readout.offered, readout.accepted, readout.rejected, strict=True)
+        for active, offered, accepted, rejected in rows:
             if active:
-                self.accepted[offered if lost else accepted, accepted] += 1
+                self.accepted[offered if rejected else accepted, accepted] += 1
         self.passes[readout.num_nodes] += 1
         self.committed += sum(readout.committed)
 

@@ -56,10 +56,10 @@ class TokenTrace:
 
     def on_round(self, outcome: Outcome) -> None:
         """Record one round."""
-        rows = zip(*(each.tolist() for each in (outcome.active, outcome.num_accepted, outcome.lost)), strict=True)
-        for row, (active, num_accepted, lost) in enumerate(rows):
+        rows = zip(*(each.tolist() for each in (outcome.active, outcome.num_accepted, outcome.rejected)), strict=True)
+        for row, (active, num_accepted, rejected) in enumerate(rows):
             self.accepted[row] += num_accepted if active else 0
-            self.tested[row] += num_accepted + lost if active else 0
+            self.tested[row] += num_accepted + rejected if active else 0
         # The first token, committed by prefill, counts towards most_tokens.
         if any(len(traced) + 1 < self._most_tokens for traced in self._after_first):
             self._trace(outcome)
@@ -93,11 +93,11 @@ class TokenTrace:
         offered = draft.valid.any(1).tolist() if draft.num_nodes else [False] * len(next_p)
         paths = draft.tree.path(outcome.stop).tolist()
         accepted, kept = outcome.num_accepted.tolist(), outcome.num_committed.tolist()
-        for row, is_lost in enumerate(outcome.lost.tolist()):
+        for row, is_rejected in enumerate(outcome.rejected.tolist()):
             path = [nodes[row][node] for node in paths[row][: accepted[row]]]
             found = [Traced(node.token, "accepted", node.p, node.q) for node in path]
             token = int(outcome.next_token[row])
-            if is_lost:
+            if is_rejected:
                 found.append(Traced(token, "replaced", next_p[row], next_q[row], nodes[row][lost_node[row]]))
             else:
                 found.append(Traced(token, "bonus" if offered[row] else "plain", next_p[row]))

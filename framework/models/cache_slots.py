@@ -78,7 +78,7 @@ class Slots:
         finally:
             self.rows = None
 
-    def aim(self, slots: Tensor, *, visible: int) -> None:
+    def prepare_pass(self, slots: Tensor, *, visible: int) -> None:
         """Set the slots [B, M] int64 that the next pass writes, and the number of slots that it sees."""
         offsets = self._row_offsets if self.rows is None else self._row_offsets[self.rows]
         self.writes = (offsets + slots).flatten()

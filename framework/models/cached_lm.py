@@ -183,7 +183,7 @@ class CachedLM:
             # Rows that need fewer than M tokens run past their end: clamp to the last slot, not into the next row.
             slots = (start.unsqueeze(1) + slots).clamp_(max=self._slots.capacity - 1)
         visible = min(visible, self._slots.capacity)
-        self._slots.aim(slots, visible=visible)
+        self._slots.prepare_pass(slots, visible=visible)
         key_positions = self._slots.ids[:visible].unsqueeze(0)
         if tree is None or tree.is_chain:
             positions = slots

@@ -37,7 +37,7 @@ class RecurrentReader:
         several = tokens.shape[1] > 1
         if start is None and keep is not None and not self.states.reads_some_rows:
             return self._read_ragged(run, tokens, keep)
-        if several and self.states.may_stray:
+        if several and self.states.needs_snapshot:
             self.states.save()  # the tokens after pending are drafted, and may be rejected
         if several and self.one_by_one and start is not None:
             return self._read_one_by_one(run, tokens, start, visible, keep)

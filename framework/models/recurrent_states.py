@@ -71,7 +71,7 @@ class RecurrentStates:
         return any(self.num_read) and all(state is None for state in self._taken())
 
     @property
-    def may_stray(self) -> bool:
+    def needs_snapshot(self) -> bool:
         """Whether there is no snapshot, and the current pass may read drafted tokens."""
         return self._saved is None and self._rows is None
 
@@ -94,20 +94,20 @@ class RecurrentStates:
         if self._saved is None:
             return
         read = torch.cat(self._read_since, 1).tolist() if self._read_since else [[] for _ in texts]
-        astray = [
+        diverged = [
             row
             for row, (text, first) in enumerate(zip(texts, self._num_saved, strict=True))
             if text[first : first + len(read[row])] != read[row]
         ]
-        if astray:
+        if diverged:
             with torch.inference_mode():
                 for state, saved in zip(self._taken(), self._saved, strict=True):
                     if state is not None and saved is not None:
-                        index = torch.tensor(astray, device=state.device)
+                        index = torch.tensor(diverged, device=state.device)
                         state.index_copy_(0, index, saved.index_select(0, index))
                     elif state is not None:
-                        state.index_fill_(0, torch.tensor(astray, device=state.device), 0)
-        for row in astray:
+                        state.index_fill_(0, torch.tensor(diverged, device=state.device), 0)
+        for row in diverged:
             self.num_read[row] = self._num_saved[row]
         self._saved = None
 

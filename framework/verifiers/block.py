@@ -31,7 +31,7 @@ class BlockVerification:
         """[B, N + 1]: probability that a row's test succeeds and all later tests fail."""
         if draft.is_chosen:
             return SpeculativeSampling().stop_probs(target, draft)
-        wanted = target.once(_wanted, draft)
+        wanted = target.cached(_wanted, draft)
         q = draft.dense_probs(target.logits.shape[2])
         rest = (wanted[:, :-1].unsqueeze(2) * target.all_probs[:, :-1] - q).clamp(min=0).sum(2)
         chance = rest + (1 - wanted[:, :-1])  # in this order it is never smaller than rest
@@ -50,7 +50,7 @@ class BlockVerification:
             return SpeculativeSampling().next_token_probs(target, draft, stop)
         p = target.probs(stop)
         q = draft.probs_of_nodes(stop.clamp(max=draft.num_nodes - 1), p.shape[1])
-        rest = (target.once(_wanted, draft).gather(1, stop.unsqueeze(1)) * p - q).clamp(min=0)
+        rest = (target.cached(_wanted, draft).gather(1, stop.unsqueeze(1)) * p - q).clamp(min=0)
         mass = rest.sum(1, keepdim=True)
         # Without mass, p equals q up to rounding, and only rounding made all later tests fail.
         return torch.where((stop < draft.offered_depth).unsqueeze(1) & (mass > 0), rest / mass, p)

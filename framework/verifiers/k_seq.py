@@ -37,8 +37,8 @@ class KSeq(WalksChosenTokens):
 
     def _stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: probability of accepting a row's path and rejecting all its children."""
-        merged = target.once(merged_of, draft)
-        tree, rho = merged.draft.tree, target.once(_divisors, draft).gather(1, merged.draft.parent + 1)
+        merged = target.cached(merged_of, draft)
+        tree, rho = merged.draft.tree, target.cached(_divisors, draft).gather(1, merged.draft.parent + 1)
         p, q = merged.prob_of_tokens(target), draft.prob_of_tokens()
         # q = 0 for a drawn token means that q is not the distribution it was drawn from: no result would be correct.
         keep = torch.where(q > 0, (p / (rho * q)).clamp(max=1), torch.nan).where(draft.valid, 0)
@@ -46,9 +46,9 @@ class KSeq(WalksChosenTokens):
 
     def _next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: the residual where children were rejected, p where none was offered."""
-        p, merged = target.probs(stop), target.once(merged_of, draft)
+        p, merged = target.probs(stop), target.cached(merged_of, draft)
         q = merged.probs_of_children(stop, p.shape[1]).to(p.dtype)
-        rest = (p - target.once(_divisors, draft).gather(1, stop.unsqueeze(1)) * q).clamp(min=0)
+        rest = (p - target.cached(_divisors, draft).gather(1, stop.unsqueeze(1)) * q).clamp(min=0)
         mass = rest.sum(1, keepdim=True)
         # Without mass, p equals q up to rounding, and only rounding caused the rejection: p is correct again.
         return torch.where(merged.children(stop).any(1, keepdim=True) & (mass > 0), rest / mass, p)
@@ -61,7 +61,7 @@ def _divisors(target: TargetRows, draft: Draft) -> Tensor:
         return divisors
     number = draft.tree.num_parents  # merging moves children to earlier rows only
     rows = torch.arange(number, device=divisors.device)
-    merged = target.once(merged_of, draft).draft
+    merged = target.cached(merged_of, draft).draft
     is_child = merged.valid.unsqueeze(1) & (merged.parent.unsqueeze(1) + 1 == rows.unsqueeze(1))
     p = target.all_probs[:, :number]
     q = draft.probs_of_nodes(is_child.int().argmax(2), p.shape[2]).to(p.dtype)

@@ -55,13 +55,13 @@ class Lenience:
         """[B, N + 1]: probability of accepting all nodes up to a row and rejecting the next one."""
         if self._compares_with_the_best(target):
             return first_loss(self._near_the_best(target, draft), draft.prob_of_tokens(), draft.valid)
-        return self._exact_rule.stop_probs(target, target.once(self._scaled, draft))
+        return self._exact_rule.stop_probs(target, target.cached(self._scaled, draft))
 
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: the residual where a node was rejected; p where none was offered, or at temperature 0."""
         if self._compares_with_the_best(target):
             return target.probs(stop)
-        return self._exact_rule.next_token_probs(target, target.once(self._scaled, draft), stop)
+        return self._exact_rule.next_token_probs(target, target.cached(self._scaled, draft), stop)
 
     def _compares_with_the_best(self, target: TargetRows) -> bool:
         return target.sampling.greedy and self.lenience < 1

@@ -68,7 +68,7 @@ class MergedPrefixes:
 
 
 def merged_of(target: TargetRows, draft: Draft) -> MergedPrefixes:
-    """The merged draft, with the signature that `TargetRows.once` expects."""
+    """The merged draft, with the signature that `TargetRows.cached` expects."""
     return MergedPrefixes.of(draft)
 
 

@@ -27,18 +27,18 @@ class RecursiveRejection(WalksChosenTokens):
 
     def _stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: probability of accepting a row's path and rejecting all its children."""
-        left = target.once(_residual, draft)
+        left = target.cached(_residual, draft)
         tree, keep = left.merged.draft.tree, left.share.where(draft.valid, 0)
         # A rejected token has no mass left in r, so of equal siblings only the first can be accepted.
         return tree.along(keep * tree.over_elders(1 - keep)) * tree.over_children(1 - keep)
 
     def _next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: the residual of p after the row's children."""
-        return target.once(_residual, draft).distribution(target, stop)
+        return target.cached(_residual, draft).distribution(target, stop)
 
 
 def _residual(target: TargetRows, draft: Draft) -> Residual:
     merged = MergedPrefixes.of(draft)
     # Merging can make any two nodes at one depth siblings.
-    turns = draft.tree.turns_of_siblings if merged.draft is draft else draft.tree.turns_of_levels
-    return Residual.of(target, merged, turns, hands_down=False)
+    groups = draft.tree.groups_by_rank if merged.draft is draft else draft.tree.groups_by_place
+    return Residual.of(target, merged, groups, hands_down=False)

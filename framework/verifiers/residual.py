@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import Draft, SamplingScheme, TargetRows
-from framework.core.tree import Turn
+from framework.core.tree import NodeGroup
 from framework.verifiers.prefix_merging import MergedPrefixes
 
 
@@ -27,12 +27,12 @@ class Residual:
     _factor: Tensor  # [B, N + 1] c
 
     @classmethod
-    def of(cls, target: TargetRows, merged: MergedPrefixes, turns: list[Turn], *, hands_down: bool) -> "Residual":
+    def of(cls, target: TargetRows, merged: MergedPrefixes, groups: list[NodeGroup], *, hands_down: bool) -> "Residual":
         """
         Args:
             target: logits and sampling that define p.
             merged: the nodes, with or without merged prefixes.
-            turns: all nodes, earlier siblings first, and with hands_down also parents first.
+            groups: all nodes, earlier siblings first, and with hands_down also parents first.
             hands_down: whether a child starts with its share as its π; otherwise every π is 1.
         """
         draft, p = merged.draft, target.all_probs
@@ -45,24 +45,24 @@ class Residual:
         above, rows = draft.parent + 1, torch.arange(len(p), device=p.device).unsqueeze(1)
         factor, norm, mass = torch.zeros_like(p[:, :, 0]), torch.ones_like(p[:, :, 0]), torch.ones_like(p[:, :, 0])
         share = torch.empty_like(p_of_token)
-        for turn in turns:
-            parents, offered = above[:, turn], draft.valid[:, turn]
+        for group in groups:
+            parents, offered = above[:, group], draft.valid[:, group]
             c, m, pi = (state.gather(1, parents) for state in (factor, norm, mass))
-            r_of_token = (p_of_token[:, turn] - c * d_of_token[:, turn]).clamp(min=0) / m
-            share[:, turn] = (pi * r_of_token / divisor[:, turn]).clamp(max=1)
+            r_of_token = (p_of_token[:, group] - c * d_of_token[:, group]).clamp(min=0) / m
+            share[:, group] = (pi * r_of_token / divisor[:, group]).clamp(max=1)
             # Where π is 0 or almost 0, r loses every token that d can draw.
             next_c = (c + m / pi).clamp(max=torch.finfo(p.dtype).max)
-            rest = torch.addcmul(p[rows, parents], next_c.unsqueeze(2), d[:, turn], value=-1).clamp(min=0)
-            next_m = (rest if drawn is None else rest.masked_fill(drawn[:, turn], 0)).sum(2)
+            rest = torch.addcmul(p[rows, parents], next_c.unsqueeze(2), d[:, group], value=-1).clamp(min=0)
+            next_m = (rest if drawn is None else rest.masked_fill(drawn[:, group], 0)).sum(2)
             # Without rest, only rounding can have rejected the child, or no mass is left to accept with.
             happens = offered & (next_m > 0)
-            factor.scatter_(1, parents, torch.where(happens, next_c * kept_mass[:, turn], c))
+            factor.scatter_(1, parents, torch.where(happens, next_c * kept_mass[:, group], c))
             norm.scatter_(1, parents, torch.where(happens, next_m, m))
             if hands_down:
                 rest_of_pi = pi * next_m / m
                 chance = rest_of_pi + (1 - pi)  # in this order it is never smaller than the rest
                 mass.scatter_(1, parents, torch.where(offered & (chance != 0), rest_of_pi / chance, pi))
-                mass[:, 1:][:, turn] = share[:, turn]
+                mass[:, 1:][:, group] = share[:, group]
         return cls(merged, share, mass, factor)
 
     def distribution(self, target: TargetRows, stop: Tensor) -> Tensor:

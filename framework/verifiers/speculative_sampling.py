@@ -35,14 +35,14 @@ class SpeculativeSampling:
         if draft.num_nodes == 0:
             return p
         rows = torch.arange(len(stop), device=stop.device)
-        lost = stop.clamp(max=draft.num_nodes - 1)
+        rejected = stop.clamp(max=draft.num_nodes - 1)
         if draft.probs is None:
-            residual = p.scatter(1, draft.tokens[rows, lost].unsqueeze(1), 0.0)
+            residual = p.scatter(1, draft.tokens[rows, rejected].unsqueeze(1), 0.0)
         elif draft.support is None:
-            residual = (p - draft.probs[rows, lost]).clamp(min=0)
+            residual = (p - draft.probs[rows, rejected]).clamp(min=0)
         else:
-            masses = draft.probs[rows, lost].to(p.dtype)  # a target may be float64
-            residual = p.scatter_add(1, draft.support[rows, lost], -masses).clamp(min=0)
+            masses = draft.probs[rows, rejected].to(p.dtype)  # a target may be float64
+            residual = p.scatter_add(1, draft.support[rows, rejected], -masses).clamp(min=0)
         mass = residual.sum(1, keepdim=True)
         # Without mass, p equals q up to rounding, and only rounding caused the rejection: p is correct again.
         use_residual = (stop < draft.offered_depth).unsqueeze(1) & (mass > 0)

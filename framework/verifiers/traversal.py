@@ -31,7 +31,7 @@ class Traversal(WalksChosenTokens):
 
     def _stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: probability that a row succeeds and all rows tested before it fail."""
-        mass, tree = target.once(_residual, draft).mass, draft.tree
+        mass, tree = target.cached(_residual, draft).mass, draft.tree
         offered = torch.cat([torch.ones_like(draft.valid[:, :1]), draft.valid], 1)
         succeeds = mass.where(offered, 0)
         all_below_fail = torch.where(tree.below, 1 - succeeds.unsqueeze(1), 1.0).prod(2)
@@ -41,8 +41,8 @@ class Traversal(WalksChosenTokens):
 
     def _next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: the residual of p after the row's children."""
-        return target.once(_residual, draft).distribution(target, stop)
+        return target.cached(_residual, draft).distribution(target, stop)
 
 
 def _residual(target: TargetRows, draft: Draft) -> Residual:
-    return Residual.of(target, MergedPrefixes.not_at_all(draft), draft.tree.turns_down, hands_down=True)
+    return Residual.of(target, MergedPrefixes.not_at_all(draft), draft.tree.groups_by_depth_and_rank, hands_down=True)

@@ -34,7 +34,7 @@ class TreeWalk:
 
     def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         """[B, N + 1]: probability of reaching a row and drawing a token that none of its children holds."""
-        merged = target.once(merged_of, draft)
+        merged = target.cached(merged_of, draft)
         p = merged.prob_of_tokens(target).where(merged.is_first, 0)
         in_children = p.new_zeros(len(p), draft.num_nodes + 1).scatter_add(1, merged.draft.parent + 1, p)
         return merged.draft.tree.along(p) * (1 - in_children).clamp(min=0)
@@ -42,7 +42,7 @@ class TreeWalk:
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         """[B, V]: p without the tokens of the row's children, normalised."""
         p = target.probs(stop)
-        children = target.once(merged_of, draft).children(stop)
+        children = target.cached(merged_of, draft).children(stop)
         held = torch.zeros_like(p).scatter_add(1, draft.tokens, children.to(p.dtype)) > 0
         rest = p.where(~held, 0)
         mass = rest.sum(1, keepdim=True)

@@ -16,7 +16,7 @@ from experiments.proof.tiny_drafters import save_tiny_heads
 from experiments.tracking.tracker import Point
 from framework.conformance.goodness_of_fit import continuation_distribution
 from framework.conformance.tiny_models import tiny_model, tiny_target
-from framework.core.drafter import learning_undone
+from framework.core.drafter import preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -153,7 +153,7 @@ def test_what_was_learnt_is_undone():
     drafter = online(target, small)
     runs = []
     for _ in range(2):
-        with learning_undone(drafter):
+        with preserve_learned_state(drafter):
             runs.append([generate(engine(target, drafter)).tally.accepted.tolist() for _ in range(4)])
     assert runs[0] == runs[1]
     assert runs[0][0] != runs[0][-1]

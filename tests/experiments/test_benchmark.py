@@ -1,4 +1,4 @@
-"""The benchmark: every contender decodes the same prompts, and its figures are those of its runs."""
+"""The benchmark: every entry decodes the same prompts, and its figures are those of its runs."""
 
 import json
 import statistics
@@ -9,7 +9,7 @@ from hydra import compose, initialize
 from omegaconf import OmegaConf
 from torch._inductor.exc import InvalidCxxCompiler
 
-from experiments.benchmark import COLUMNS, Contest, check_before_loading, contenders, table, write
+from experiments.benchmark import COLUMNS, Benchmark, check_before_loading, entries, table, write
 from experiments.measurement.plan import Plan
 from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
@@ -42,9 +42,9 @@ def rows():
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(compiled.BACKENDS, "cpu", "eager")
-        field = list(contenders(settings("gamma.gamma=2"), target, drafters, sampling))
-        contest = Contest(field, target, sampling, plan)
-        found = contest.run()
+        field = list(entries(settings("gamma.gamma=2"), target, drafters, sampling))
+        benchmark = Benchmark(field, target, sampling, plan)
+        found = benchmark.run()
     return found, {(each.name, each.mode): each.runs for each in field}
 
 
@@ -115,10 +115,10 @@ def test_policies_that_ask_are_told_costs_and_hugging_face_drafts_nothing_at_gam
         hugging_face=False,
     )
     adaptive = settings("gamma=expected_speedup", "modes=[eager]", "hugging_face=false")
-    rows = Contest(list(contenders(adaptive, target, drafters, sampling)), target, sampling, plan).run()
+    rows = Benchmark(list(entries(adaptive, target, drafters, sampling)), target, sampling, plan).run()
     assert [row.zero_overhead for row in rows] == [None, None]
     plain = settings("gamma.gamma=0", "modes=[eager]")
-    assert [each.name for each in contenders(plain, target, drafters, sampling)][-1] == "hf_generate"
+    assert [each.name for each in entries(plain, target, drafters, sampling)][-1] == "hf_generate"
 
 
 def test_without_a_compiler_there_are_no_compiled_graphs(monkeypatch):

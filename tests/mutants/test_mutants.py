@@ -73,7 +73,7 @@ from pathlib import Path
 from tests.mutants import __main__ as mutants, trials
 
 mutants.MODULES, mutants.FOLDER = ("toy.py",), Path.cwd()
-trials.PRELOADED, trials.PATIENCE = {PLUGINS}, 2
+trials.PRELOADED, trials.EXTRA_SECONDS = {PLUGINS}, 2
 sys.exit(mutants.main(["toy.py", "--tests", "checks/test_*.py", "--lines-per-fault", "1", "--folder", "results"]))
 """
 

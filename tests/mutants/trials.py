@@ -21,8 +21,8 @@ from tests.mutants.child_process import Child
 from tests.mutants.covering_tests import RecordedTest
 from tests.mutants.faults import Fault
 
-SLOWDOWN = 10  # a test hangs if its CPU time exceeds SLOWDOWN times its duration plus PATIENCE seconds
-PATIENCE = 20
+SLOWDOWN = 10  # a test hangs if its CPU time exceeds SLOWDOWN times its duration plus EXTRA_SECONDS
+EXTRA_SECONDS = 20
 LONGEST_START = 120  # seconds of CPU time before the first test
 LARGEST_BATCHES = (8, 32, 128)  # pytest imports all test files of a call, so the first batches are small
 # Third-party imports of modules and tests, made once for all trials; each trial imports the project itself.
@@ -115,7 +115,9 @@ class _Running:
         self._folder = Path(tempfile.mkdtemp(prefix="trial_"))
         self._note = self._folder / "note"
         # Wall-clock limit for tests that wait; tests that compute for too long hit the CPU limit earlier.
-        seconds = (len(LARGEST_BATCHES) + 1) * LONGEST_START + sum(PATIENCE + SLOWDOWN * test.seconds for test in tests)
+        seconds = (len(LARGEST_BATCHES) + 1) * LONGEST_START + sum(
+            EXTRA_SECONDS + SLOWDOWN * test.seconds for test in tests
+        )
         self._child = Child.start(self._run, log=self._folder / "log", seconds=seconds)
 
     def _run(self) -> int:
@@ -188,7 +190,7 @@ class _Watch:
         self._note.write_text(nodeid, encoding="utf-8")
         # Without a handler the signal kills the process in any state. The timer counts CPU time, since the machine may
         # be busy.
-        signal.setitimer(signal.ITIMER_PROF, PATIENCE + SLOWDOWN * self._seconds.get(nodeid, 0))
+        signal.setitimer(signal.ITIMER_PROF, EXTRA_SECONDS + SLOWDOWN * self._seconds.get(nodeid, 0))
 
     def pytest_runtest_logfinish(self) -> None:  # the next test may need further imports
         signal.setitimer(signal.ITIMER_PROF, LONGEST_START)

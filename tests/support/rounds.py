@@ -13,7 +13,7 @@ def drafted(*confidences: float, depth: int = 1) -> DraftedNode:
     return DraftedNode(torch.stack([confidence, 1 - confidence], 1), entry, depth)
 
 
-def readout(*rows: tuple[int, int] | tuple[int, int, bool], room: int = LARGEST) -> Readout:
+def readout(*rows: tuple[int, int] | tuple[int, int, bool], max_depth: int = LARGEST) -> Readout:
     """A round with (offered, accepted) nodes per row; a third entry of False marks a finished row."""
     offered, accepted, active = (list(column) for column in zip(*((*row, True)[:3] for row in rows), strict=True))
     return Readout(
@@ -21,9 +21,9 @@ def readout(*rows: tuple[int, int] | tuple[int, int, bool], room: int = LARGEST)
         active=active,
         offered=offered,
         accepted=accepted,
-        lost=[kept < number for number, kept in zip(offered, accepted, strict=True)],
+        rejected=[kept < number for number, kept in zip(offered, accepted, strict=True)],
         committed=[(kept + 1) * runs for kept, runs in zip(accepted, active, strict=True)],
-        room=[room] * len(rows),
+        max_depth=[max_depth] * len(rows),
     )
 
 
@@ -34,7 +34,7 @@ def readout_of(outcome: Outcome) -> Readout:
         active=outcome.active.tolist(),
         offered=outcome.draft.offered_depth.tolist(),
         accepted=outcome.num_accepted.tolist(),
-        lost=outcome.lost.tolist(),
+        rejected=outcome.rejected.tolist(),
         committed=outcome.num_committed.tolist(),
-        room=[LARGEST] * len(outcome.active),
+        max_depth=[LARGEST] * len(outcome.active),
     )

@@ -39,12 +39,12 @@ MEETS = """
 import os, signal, sys
 from datetime import timedelta
 from experiments.measurement import ranks
-ranks.PATIENCE = timedelta(seconds=float(sys.argv[1]))
+ranks.TIMEOUT = timedelta(seconds=float(sys.argv[1]))
 together = ranks.joined()
-print(together.all(f"rank {together.number}"), flush=True)
+print(together.all_gather(f"rank {together.number}"), flush=True)
 if together.number == 1:
     os.kill(os.getpid(), getattr(signal, sys.argv[2]))
-together.all(None)
+together.all_gather(None)
 """
 
 
@@ -92,7 +92,7 @@ class Threads(Ranks):
     met = threading.Barrier(RANKS, timeout=60)
     handed_in: ClassVar[dict[int, Any]] = {}
 
-    def all(self, own: T) -> list[T]:
+    def all_gather(self, own: T) -> list[T]:
         self.met.wait()
         self.handed_in[self.number] = own
         self.met.wait()
@@ -169,13 +169,13 @@ def test_submitit_starts_the_ranks_of_a_point(tiny, tmp_path):
 
 @pytest.mark.parametrize("signal", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
 def test_nobody_waits_for_a_dead_rank(tmp_path, signal):
-    patience = 30  # seconds, which ranks have to be there, too
+    timeout = 30  # seconds, which ranks have to be there, too
     # Where they meet is kept here, as torchrun keeps it: who asked for a free port first may find it taken.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", MEETS, str(patience), signal], cwd=tmp_path, text=True,
+            [sys.executable, "-c", MEETS, str(timeout), signal], cwd=tmp_path, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=environment(RANK=str(rank), WORLD_SIZE="2", **met),
         )
@@ -191,7 +191,7 @@ def test_nobody_waits_for_a_dead_rank(tmp_path, signal):
 
 
 def test_one_process_is_alone():
-    assert joined().size == 1 and Ranks().all("own") == ["own"]
+    assert joined().size == 1 and Ranks().all_gather("own") == ["own"]
 
 
 def test_ranks_beside_each_other_are_not_timed(monkeypatch):

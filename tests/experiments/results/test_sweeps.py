@@ -295,8 +295,8 @@ def test_a_record_does_not_depend_on_what_was_loaded_before(tiny, tmp_path, monk
 def test_one_thing_is_kept_with_what_was_made_for_it():
     kept, made = ResourceCache(), []
     for name in "aab":
-        kept.thing(name, lambda name=name: made.append(name))
-        kept.part("of it", lambda name=name: made.append(f"of {name}"))
+        kept.main(name, lambda name=name: made.append(name))
+        kept.derived("of it", lambda name=name: made.append(f"of {name}"))
     assert made == ["a", "of a", "b", "of b"]
 
 

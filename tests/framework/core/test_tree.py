@@ -76,21 +76,21 @@ def test_a_chain_is_a_tree_of_which_more_is_known():
         (chain.below, tree.below),
     ):
         assert torch.equal(one, other)
-    for turns in (chain.turns_down, chain.turns_of_siblings, chain.turns_of_levels):
-        assert torch.cat([torch.arange(5)[turn] for turn in turns]).tolist() == list(range(5))
+    for groups in (chain.groups_by_depth_and_rank, chain.groups_by_rank, chain.groups_by_place):
+        assert torch.cat([torch.arange(5)[group] for group in groups]).tolist() == list(range(5))
 
 
 def test_the_host_knows_that_a_tree_is_empty():
     tree = Tree.shared([], 2, torch.device("cpu"))
     assert (tree.deepest, tree.widest, tree.num_parents) == (0, 0, 0)
-    assert tree.turns_down == tree.turns_of_siblings == tree.turns_of_levels == []
+    assert tree.groups_by_depth_and_rank == tree.groups_by_rank == tree.groups_by_place == []
 
 
 def test_nodes_at_equal_distances_are_a_slice():
     # Two chains of three nodes: an index by a tensor takes longer.
     tree = Tree.shared([-1, -1, 0, 1, 2, 3], 1, torch.device("cpu"))
-    assert tree.turns_down == [slice(0, 1, 1), slice(1, 2, 1), slice(2, 4, 1), slice(4, 6, 1)]
-    assert tree.turns_of_levels == [slice(0, 5, 2), slice(1, 6, 2)]
+    assert tree.groups_by_depth_and_rank == [slice(0, 1, 1), slice(1, 2, 1), slice(2, 4, 1), slice(4, 6, 1)]
+    assert tree.groups_by_place == [slice(0, 5, 2), slice(1, 6, 2)]
 
 
 def test_what_the_host_knows_of_a_shared_tree_is_what_the_parents_say():
@@ -106,14 +106,14 @@ def test_what_the_host_knows_of_a_shared_tree_is_what_the_parents_say():
         stop = torch.tensor([dice.randint(0, num_nodes) for _ in range(3)])
         assert torch.equal(tree.path(stop), unknown.path(stop)[:, : tree.deepest])
         for each in (tree, unknown):
-            for turns, needs_parent, is_level in (
-                (each.turns_down, True, False),
-                (each.turns_of_siblings, False, False),
-                (each.turns_of_levels, False, True),
+            for groups, needs_parent, is_level in (
+                (each.groups_by_depth_and_rank, True, False),
+                (each.groups_by_rank, False, False),
+                (each.groups_by_place, False, True),
             ):
                 done: list[int] = []
-                for turn in turns:
-                    nodes = torch.arange(num_nodes)[turn].tolist()
+                for group in groups:
+                    nodes = torch.arange(num_nodes)[group].tolist()
                     for node in nodes:
                         elders = [other for other in range(node) if parents[other] == parents[node]]
                         if is_level:
@@ -122,8 +122,8 @@ def test_what_the_host_knows_of_a_shared_tree_is_what_the_parents_say():
                         assert not needs_parent or parents[node] in (-1, *done)
                     done += nodes
                 assert sorted(done) == list(range(num_nodes))
-                assert len(turns) == num_nodes if each is unknown else len(turns) <= num_nodes
-        assert len(tree.turns_of_siblings) == max(parents.count(above) for above in parents)
+                assert len(groups) == num_nodes if each is unknown else len(groups) <= num_nodes
+        assert len(tree.groups_by_rank) == max(parents.count(above) for above in parents)
 
 
 def breadth_first(num_nodes: int, dice: random.Random) -> list[int]:

@@ -270,9 +270,9 @@ def test_a_batch_is_rewarded_by_the_mean_of_the_rows_that_took_part() -> None:
 
 def test_a_draft_that_the_budget_cut_rewards_no_arm() -> None:
     policy = bandit()
-    assert gammas(policy, readout((1, 1)), readout((2, 2), room=2)) == [1, 4, 4]
+    assert gammas(policy, readout((1, 1)), readout((2, 2), max_depth=2)) == [1, 4, 4]
     assert policy._played == {1: 1, 4: 0, 2: 0}
-    assert gammas(policy, readout((1, 1)), readout((2, 2), room=4)) == [1, 4, 2], (
+    assert gammas(policy, readout((1, 1)), readout((2, 2), max_depth=4)) == [1, 4, 2], (
         "a drafter that found less has its arm"
     )
 
@@ -421,7 +421,7 @@ def test_the_loop_says_how_deep_a_budget_lets_drafts_be() -> None:
     engine(Asks(), policy).generate([[5, 6], [7]], stopping=Stopping(max_new_tokens=6), seeds=[0, 1])
     left = [5, 5]
     for observed in policy.readouts:
-        assert observed.room == [each - 1 for each in left]
-        assert [min(3, room) for room in observed.room] == observed.offered or 0 in observed.active
+        assert observed.max_depth == [each - 1 for each in left]
+        assert [min(3, depth) for depth in observed.max_depth] == observed.offered or 0 in observed.active
         left = [each - kept for each, kept in zip(left, observed.committed, strict=True)]
     assert left == [0, 0] and len(policy.readouts) > 2

@@ -385,7 +385,7 @@ def test_layers_keep_what_they_computed_on_their_own_device():
     """The meta device holds no numbers, and refuses to meet tensors of another one."""
     slots = Slots(2)
     slots.begin(1, 4, torch.device("cpu"))
-    slots.aim(torch.tensor([[0, 1]]), visible=2)
+    slots.prepare_pass(torch.tensor([[0, 1]]), visible=2)
     states = torch.ones(1, 2, 2, 3)
     for layer, device in enumerate(("cpu", "meta")):
         keys, values = slots.cache.update(states.to(device), states.to(device), layer)

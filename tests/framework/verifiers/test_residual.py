@@ -136,12 +136,12 @@ def test_a_node_is_lost_where_one_was_offered_behind_the_stop():
         )
         for stop in range(6):
             expected = any(valid[node] for node in range(5) if parent[node] == stop - 1)
-            assert ended(tree, stop).lost.tolist() == [expected]
+            assert ended(tree, stop).rejected.tolist() == [expected]
     valid = torch.arange(5) < torch.tensor([[0], [2], [5]])
     chain = Draft.chain(torch.zeros(3, 5, dtype=torch.int64), SamplingScheme.ONE_HOT, valid=valid)
     for stop in range(3):
-        assert ended(chain, stop).lost.tolist() == (stop < chain.offered_depth).tolist()
-    assert ended(Draft.empty(2, torch.device("cpu")), 0).lost.tolist() == [False, False]
+        assert ended(chain, stop).rejected.tolist() == (stop < chain.offered_depth).tolist()
+    assert ended(Draft.empty(2, torch.device("cpu")), 0).rejected.tolist() == [False, False]
 
 
 def ended(draft: Draft, row: int) -> Outcome:
