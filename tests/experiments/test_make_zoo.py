@@ -12,6 +12,7 @@ from experiments.corpora import python_corpus
 from experiments.corpora.standard_library import StandardLibrary, is_held_out
 from experiments.trainer import pretraining
 from framework.models.pretrained import load_draft_model, load_target
+from tests.support.slow_cases import mostly_slow
 
 RECIPE = {"batch": 2, "steps": 6, "learning_rate": 1e-3, "warmup": 2, "decay": 0.5}
 SIZES = {
@@ -71,7 +72,7 @@ def trained(corpus, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kill_at", [4, 16], ids=["short texts", "longer texts"])
+@pytest.mark.parametrize("kill_at", mostly_slow([4, 16], fast=[16]), ids=["short texts", "longer texts"])
 def test_a_killed_training_resumes_to_the_same_models(trained, tmp_path, monkeypatch, kill_at):
     """Killed after the checkpoint of step 2, in the middle of the first drafter."""
     again = small(tmp_path)

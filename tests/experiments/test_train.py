@@ -23,6 +23,7 @@ from framework.heads.medusa_heads import OUTPUTS, load_heads
 from framework.models.pretrained import load_target
 from framework.prompts.prompt_source import Text
 from framework.training.medusa_training import MedusaTraining
+from tests.support.slow_cases import mostly_slow
 
 RECIPE = Recipe(steps=6, batch=2, window=16, learning_rate=1e-2, warmup=2, decay=0.5, optimizer="adamw",
                 checkpoint_every=2, evaluate_every=3)  # fmt: skip
@@ -65,7 +66,10 @@ def target_of(tiny: list[str]):
     return load_target(path=target_path(tiny), dtype="float32", device="cpu", attention="sdpa", context=None)
 
 
-@pytest.mark.parametrize(("data", "prompt_tokens"), [("texts", 8), ("samples", 8), ("samples", "null")])
+@pytest.mark.parametrize(
+    ("data", "prompt_tokens"),
+    mostly_slow([("texts", 8), ("samples", 8), ("samples", "null")], fast=[("samples", 8)]),
+)
 def test_a_killed_training_resumes_to_the_same_heads(tiny, tmp_path, monkeypatch, capfd, data, prompt_tokens):
     command = [*tiny, f"data={data}", "samples.count=40", "samples.batch=16", "samples.new_tokens=30",
                f"samples.prompt_tokens={prompt_tokens}",

@@ -284,6 +284,7 @@ def can_trace() -> bool:
     return bool(shutil.which("strace")) and subprocess.run(["strace", "true"], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_trace(), reason="needs strace, and leave to use it")
 def test_offline_no_process_opens_a_connection(tmp_path: Path) -> None:
     """Every process: look-ups of names are connections to port 53, and none but the service's own socket is opened."""

@@ -29,6 +29,7 @@ from framework.metrics.stopwatch import Stopwatch
 from framework.models.target import Target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.drafter_kinds import KINDS, every_drafter
+from tests.support.slow_cases import mostly_slow
 
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
@@ -237,7 +238,7 @@ def test_the_context_ends_a_row(name):
     assert generation.tokens == plain(target, prompts, stopping).tokens
 
 
-@pytest.mark.parametrize("name", every_drafter())
+@pytest.mark.parametrize("name", mostly_slow(NAMES, fast=["medusa", "small_transformer"]))
 def test_memory_does_not_grow_with_the_rounds(name):
     """Of tensors: what was committed is in buffers as wide as they will ever be."""
     target = tiny_target()

@@ -29,6 +29,7 @@ from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
 from framework.models.target import Target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.rounds import readout
+from tests.support.slow_cases import mostly_slow
 
 FOLDER = Path(__file__).parents[3] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -251,7 +252,7 @@ TRUNCATED = (
 
 
 @pytest.mark.parametrize(("policy", "sampling"), [*((policy, Sampling()) for policy in POLICIES), TRUNCATED], ids=str)
-@pytest.mark.parametrize("name", STEPWISE)
+@pytest.mark.parametrize("name", mostly_slow(STEPWISE, fast=["small_transformer"]))
 def test_output_follows_the_targets_distribution(name: str, policy: str, sampling: Sampling) -> None:
     """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7 each, and the seeds are fixed."""
     target = tiny_target(vocabulary=3)
