@@ -1,6 +1,4 @@
-"""DART: one layer scores all positions at once, learns the target's distribution, and drafts what is
-verified.
-"""
+"""DART: one layer scores all positions at once, learns the target's distribution, and drafts exactly."""
 
 import json
 
@@ -48,7 +46,7 @@ def test_a_position_sees_those_before_it_and_pending(tmp_path):
     logits = layer(hidden, pending)
     assert torch.allclose(layer(hidden, pending, 2), logits[:, :2], atol=1e-6)
     assert not torch.allclose(layer(hidden, pending + 1)[:, 2], logits[:, 2], atol=1e-3)
-    layer.masks[1] += torch.randn(32)  # of the second position
+    layer.masks[1] += torch.randn(32)  # the second position's mask
     changed = (layer(hidden, pending) - logits).abs().amax((0, 2)) > 1e-4
     assert changed.tolist() == [False, True, True]
 

@@ -1,4 +1,4 @@
-"""EAGLE: a layer predicts the target's states, drafts a chain or a tree on its own predictions, and is verified."""
+"""EAGLE: a layer predicts the target's states and drafts chains or trees from its predictions."""
 
 from itertools import product
 
@@ -35,14 +35,14 @@ def _seeded():
 
 
 def tiny_training(target, path, **options):
-    """With the layer that a drafter loads."""
+    """Training whose layer equals the saved one."""
     training = EagleTraining(target, **(OPTIONS | options))
     training.module.load_state_dict(load_eagle(str(path), target).state_dict())
     return training
 
 
 def predicted_after(training, target, text, *, depth):
-    """[V] logits, `depth` tokens deep into a draft of which the text's last tokens are, in one pass without a cache."""
+    """[V] logits at draft depth `depth`, from one uncached pass; the draft ends the text."""
     tokens = torch.tensor([text])
     hidden = output_layer_input(target.model.model, tokens)
     states = list(training._predicted(hidden, tokens, depth + 1))[depth]
@@ -50,7 +50,7 @@ def predicted_after(training, target, text, *, depth):
 
 
 class InTurn(Fixed):
-    """One gamma after the other."""
+    """Yields given gammas in order."""
 
     def __init__(self, *gammas):
         super().__init__(gamma=max(gammas))
@@ -63,9 +63,7 @@ class InTurn(Fixed):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @torch.no_grad()
 def test_what_is_drafted_is_what_was_trained(tmp_path, pattern):
-    """Round by round, the distributions of a draft are those that training predicts so deep, whatever was accepted
-    before.
-    """
+    """A draft's distributions equal training's predictions at the same depth, under every acceptance."""
     target = tiny_target()
     training = tiny_training(target, save_tiny_eagle(tmp_path, target))
     drafter, verifier, gammas = Witness(Eagle(target, path=str(tmp_path))), Dictated(PATTERNS[pattern]), (3, 3, 0, 0, 1)
@@ -89,7 +87,7 @@ def test_a_node_of_a_tree_sees_its_own_path_alone(tmp_path, monkeypatch):
     training = tiny_training(target, save_tiny_eagle(tmp_path, target))
     grown: list[
         tuple[list, torch.Tensor]
-    ] = []  # paths of the nodes that grow, row by row, and the distributions behind them
+    ] = []  # per pass and row: paths of the growing nodes, and the distributions after them
     add, grow = TreeBuilder.add, TreeBuilder.grow
 
     def noting_add(tree, logits, num_children):
@@ -127,7 +125,7 @@ def test_a_node_of_a_tree_sees_its_own_path_alone(tmp_path, monkeypatch):
 
 
 def test_the_nodes_kept_are_the_most_valuable_of_all():
-    """Against a search of all paths, where all nodes grow; every row has a tree of its own."""
+    """Every row's tree against an exhaustive search of all paths."""
     dice = torch.Generator().manual_seed(0)
     distributions = [
         {path: torch.randn(3, generator=dice) for depth in range(3) for path in product(range(3), repeat=depth)}
@@ -153,14 +151,14 @@ def test_the_nodes_kept_are_the_most_valuable_of_all():
         every = [path for depth in range(1, 4) for path in product(range(3), repeat=depth)]
         value = {path: sum(probs[path[:d]].log_softmax(0)[path[d]].item() for d in range(len(path))) for path in every}
         assert set(found) == set(sorted(every, key=value.__getitem__, reverse=True)[:7])
-        assert [len(path) for path in found] == sorted(map(len, found)), "breadth-first"
+        assert [len(path) for path in found] == sorted(map(len, found)), "nodes are not breadth-first"
         kept.append(found)
     assert (
         len({tuple(sorted(found)) for found in kept}) == 4
         and draft.scheme is SamplingScheme.ONE_HOT
         and bool(draft.valid.all())
     )
-    # A smaller gamma leaves the same nodes as far down, and those below are neither offered nor deep.
+    # A smaller gamma keeps the same nodes down to its depth and offers no deeper ones.
     cut = tree.draft(7, deepest=1)
     assert cut.valid.equal(torch.tensor([[len(path) == 1 for path in found] for found in kept]))
     assert cut.tokens.equal(draft.tokens) and bool((cut.parent == -1).all()) and cut.tree.deepest == 1
@@ -184,7 +182,7 @@ def test_the_loss_is_that_of_every_depth():
     expected = 0.0
     for depth in range(3):
         each = []
-        for row, last in product(range(2), range(depth + 1, 8)):  # a draft of which token `last` is the deepest
+        for row, last in product(range(2), range(depth + 1, 8)):  # `last` is the deepest token of a draft
             states = list(training._predicted(hidden[row : row + 1, : last + 1], tokens[row : row + 1, : last + 1], 3))
             state = states[depth][0, -1]
             nats = -(log_p[row, last].exp() * training.module.scored(state).log_softmax(-1)).sum()

@@ -1,4 +1,4 @@
-"""Every drafter with a yaml keeps the contract; a new one is checked as soon as its yaml is there."""
+"""Every drafter with a yaml, new ones included, keeps the contract."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -10,7 +10,7 @@ from framework.conformance.tiny_models import tiny_target
 from tests.support.drafter_kinds import every_drafter
 
 VOCABULARY = 5
-# Built of parts that another drafter here is built of, too; the slow test has them all.
+# Built from parts of other drafters here; the slow test covers all.
 ALIKE = {"corpus_unigram", "eagle_tree", "online_medusa", "remote"}
 
 
@@ -37,6 +37,6 @@ def test_the_number_of_tokens_to_draw_from_is_checked(top_k):
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_the_contract_for_other_targets(name, family):
-    """The same with deeper drafts, more samples, and a vocabulary too large to count continuations."""
+    """Deeper drafts, more samples, and a vocabulary too large to count continuations."""
     target = tiny_target(family, vocabulary=50)
     check_drafter(tiny_factory(name, 50), target=target, gamma=5, samples=20_000).require()

@@ -1,6 +1,6 @@
 """A speculative loop as a drafter.
 
-Q is the middle model's distribution, and the state of both levels follows the target.
+q is the middle model's distribution, and the states of both levels follow the target.
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ def three_levels(target, *, middle=7, smallest=8, gamma=2, inner=small):
 
 
 class InTurns:
-    """Gammas from a list, over and over; 0 is a round that proposes nothing."""
+    """Repeats a list of gammas; 0 is a round without a draft."""
 
     should_continue = None
 
@@ -91,15 +91,13 @@ def test_q_is_the_middle_models_distribution_of_every_token(inner):
             done = len(text) - len(PROMPTS[row])
             text += tokens[row][done : done + committed[row]]
     assert compared > 100
-    assert (
-        0 < drafter.inner_tally.metrics()["alpha/empirical"] < 1
-    )  # accepted, replaced and bonus tokens were among them
+    assert 0 < drafter.inner_tally.metrics()["alpha/empirical"] < 1  # accepted, replaced and bonus tokens occur
 
 
 @pytest.mark.parametrize("inner", [small, tree])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0)], ids=["drawing", "greedy"])
 def test_clones_of_the_target_are_always_right_also_behind_rounds_without_a_draft(sampling, inner):
-    """A stale or missing slot of either level would show as a loss; seed 0 is the target's own."""
+    """A stale or missing slot of either level causes a rejection; seed 0 is the target's."""
     target = tiny_target()
     drafter = three_levels(target, middle=0, smallest=0, inner=inner)
     tally = generate(target, drafter, sampling, InTurns([3, 0, 1, 0, 0, 4])).tally
@@ -109,7 +107,7 @@ def test_clones_of_the_target_are_always_right_also_behind_rounds_without_a_draf
 
 
 def test_middle_rounds_are_fewer_than_the_tokens_they_bring():
-    """With a clone below, an inner round brings gamma + 1 tokens: two rounds for the 5 + 1 that are wanted."""
+    """With a clone at the bottom, an inner round yields gamma + 1 tokens: two rounds for 5 + 1."""
     target = tiny_target()
     drafter = three_levels(target, middle=7, smallest=7, gamma=2)
     seen = []
@@ -118,7 +116,7 @@ def test_middle_rounds_are_fewer_than_the_tokens_they_bring():
 
 
 def test_nothing_is_drafted_for_rows_that_are_done():
-    """The inner rounds go on for as long as the rows that are decoding need them."""
+    """Inner rounds continue as long as a decoding row needs them."""
     target = tiny_target()
     drafter = three_levels(target)
     decoder = Engine(

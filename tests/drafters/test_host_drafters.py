@@ -1,4 +1,4 @@
-"""Drafters that look things up on the host take in every committed token once, and ask the device for nothing."""
+"""Host drafters read every committed token once and never wait for the device."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from framework.core.sequences import Sequences
 
 CPU = torch.device("cpu")
 TARGET = SimpleNamespace(vocabulary_size=9, device=CPU)
-CONTEXT = 3  # tokens that either drafter looks at
+CONTEXT = 3  # context of either drafter, in tokens
 DRAFTERS = {
     "ngram": lambda: NGram(TARGET, order=CONTEXT + 1, smoothing="witten_bell", learn_from_context=True, corpus=None),
     "prompt_lookup": lambda: PromptLookup(TARGET, max_ngram=CONTEXT, min_ngram=1, match="last"),
@@ -24,7 +24,7 @@ DRAFTERS = {
 
 
 class ReadOnce(list):
-    """A text of which nothing may be read that was read before, but for the few tokens that a context needs."""
+    """A text that fails on repeated reads, except of the few tokens of a context."""
 
     sealed = 0
 
@@ -38,7 +38,7 @@ class ReadOnce(list):
 
 
 class NoDeviceTensors(TorchDispatchMode):
-    """Fails where one of these tensors is used, as a stand-in for asking a device for it."""
+    """Fails on use of given tensors, which stand for reads from a device."""
 
     def __init__(self, *tensors):
         super().__init__()
@@ -51,7 +51,7 @@ class NoDeviceTensors(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_committed_tokens_are_taken_in_once(name):
-    """So that a round after 100k tokens takes what it takes after a thousand."""
+    """Keeps the time of a round constant from a thousand to 100k tokens."""
     drafter, text = DRAFTERS[name](), [1, 2, 3, 4] * 50
     assert drafts_on_host(drafter)
     sequences = Sequences.from_prompts([text], width=400, device=CPU)

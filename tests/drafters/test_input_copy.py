@@ -1,4 +1,4 @@
-"""Input copying: where the copy stands in the input, by a search of the input after every token."""
+"""Input copying against a search of the whole input after every token."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ WITH_ENCODER, DECODER_ONLY = (SimpleNamespace(model=SimpleNamespace(text_start=s
 
 
 def propose(drafter: InputCopy, sequences: Sequences, gamma: int) -> list[list[int]]:
-    """What every row is offered."""
+    """Offered tokens of every row."""
     draft = drafter.propose(sequences, gamma, torch.empty(sequences.num_rows, 0, dtype=torch.float64))
     assert draft.scheme is SamplingScheme.ONE_HOT and (draft.valid.long().diff(dim=1) <= 0).all()
     return [draft.tokens[row, : draft.offered_depth[row]].tolist() for row in range(sequences.num_rows)]
@@ -38,9 +38,9 @@ def offered_after(source: list[int], output: list[int], gamma: int = 3, max_ngra
 
 
 def expected(source: list[int], text: list[int], gamma: int, max_ngram: int) -> list[int]:
-    """By hand: the copy goes on while it is right; else the shortest n-gram that is in the input once is looked for.
+    """Continue a correct copy, or the shortest n-gram that is unique in the input.
 
-    Without a source the input of every token is the text before it.
+    Without a source, the input of every token is the text before it.
     """
     place = 0 if source else None
     for number, token in enumerate(text, start=1):
@@ -76,17 +76,17 @@ def test_drafts_equal_those_of_a_search_of_the_input(vocabulary: int) -> None:
 
 def test_it_goes_on_behind_the_shortest_ngram_that_is_there_once() -> None:
     given = [5, 6, 7, 5, 8, 7, 9]
-    assert offered_after(given, []) == [5, 6, 7]  # an encoder's input is copied from its beginning
+    assert offered_after(given, []) == [5, 6, 7]  # copies an encoder's input from its start
     assert offered_after(given, [5, 6]) == [7, 5, 8]
-    assert offered_after(given, [5, 1]) == []  # not the input's: nothing is known
+    assert offered_after(given, [5, 1]) == []  # not in the input
     assert offered_after(given, [5, 1, 7]) == []  # twice in the input
-    assert offered_after(given, [5, 1, 8, 7]) == [9]  # 8 is there once, and 7 comes behind it
+    assert offered_after(given, [5, 1, 8, 7]) == [9]  # 8 is unique, and 7 follows it
     assert offered_after(given, [1, 5, 8]) == [7, 9]
-    assert offered_after(given, [1, 9]) == []  # nothing is left behind it
+    assert offered_after(given, [1, 9]) == []  # 9 ends the input
 
 
 def test_what_changes_some_of_its_input_is_followed_from_change_to_change() -> None:
-    """Two tokens are replaced: a draft is lost at each, the next round has none, and the one after copies again."""
+    """Two replaced tokens: each rejects a draft, the next round has none, then copying resumes."""
     given = list(range(3, 23))
     wanted = [*given[:7], 40, *given[8:13], 41, *given[14:]]
     drafter, done, accepted = InputCopy(WITH_ENCODER, max_ngram=3), 1, []

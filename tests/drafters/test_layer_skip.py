@@ -1,4 +1,4 @@
-"""layer_skip against a target whose skipped sub-layers are silenced by zeroed weights; and what it must leave alone."""
+"""layer_skip against a target whose skipped sub-layers have zeroed outputs, and its side effects."""
 
 import copy
 import gc
@@ -35,7 +35,7 @@ from framework.verifiers.speculative_sampling import SpeculativeSampling
 CONF = Path(__file__).parents[2] / "conf" / "drafter" / "layer_skip.yaml"
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
-# What blocks are made of, where it is not self_attn and mlp; of norms on the residual stream, what each one follows.
+# Names of sub-layers other than self_attn and mlp, and the sub-layer before each norm on the residual stream.
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
 NAMES = {
     "bart": (("self_attn", "encoder_attn"), ("fc2",)),
@@ -55,7 +55,7 @@ NAMES = {
 NORMS_OF = {"self_attn": "self_attn_layer_norm", "encoder_attn": "encoder_attn_layer_norm", "fc2": "final_layer_norm"}
 GPTJ = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, "rotary_dim": 4, "attention": "eager"}
 OPT = {"ffn_dim": 48, "word_embed_proj_dim": 32}
-# In turn or both at once, norms before or after, experts, cross-attention, outputs in tuples.
+# Sub-layers in sequence or in parallel, norms before or after, experts, cross-attention, outputs in tuples.
 BLOCKS = {
     "llama": ("llama", {}),
     "gpt2": ("gpt2", {}),
@@ -108,7 +108,7 @@ MORE_BLOCKS = {
     ),
 }
 KINDS = [*BLOCKS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_BLOCKS)]
-# Their rotary positions, scores, masks or experts are in float32 whatever the dtype.
+# Their rotary positions, scores, masks or experts are float32 in every dtype.
 FLOAT32_INSIDE = (
     "gptj",
     "codegen",
@@ -121,7 +121,7 @@ FLOAT32_INSIDE = (
     "qwen3_moe",
     "xglm",
 )
-# Each block lacks something else: attention, the MLP, both; and some nothing.
+# Each block skips a different part: attention, the MLP, both or none.
 SETS = [LayerSet(3, (0, 2), (1, 2)), LayerSet(3, (1,), (0, 1))]
 
 
@@ -156,8 +156,10 @@ def engine(target: Target, drafter: LayerSkip, *, gamma_policy=None, sampling: S
 
 
 def silenced(model: torch.nn.Module, skip: LayerSet) -> torch.nn.Module:
-    """A copy of a model whose skipped sub-layers compute all they did, and hand out zeros; and norms on the residual
-    stream after these, their input."""
+    """Copy a model; its skipped sub-layers compute their outputs and return zeros.
+
+    Norms on the residual stream after skipped sub-layers return their input.
+    """
     model = copy.deepcopy(model)
     attention, mlp = NAMES.get(model.config.model_type, (("self_attn",), ("mlp",)))
     decoder = model.get_decoder()
@@ -177,13 +179,12 @@ def hand_out_zeros(module: torch.nn.Module, given: object, made: Tensor | tuple)
     return (torch.zeros_like(made[0]), *made[1:]) if isinstance(made, tuple) else torch.zeros_like(made)
 
 
-# What it drafts
+# Drafts
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_drafts_like_the_target_with_silenced_sub_layers_after_a_prefix_that_the_target_read(kind: str) -> None:
-    """Where the model can, in float64; the reference keeps a cache of its own, which target and silenced copy fill one
-    after the other."""
+    """Drafter and silenced copy continue the same prefix; in float64 where the model allows."""
     dtype, close = (torch.float32, 1e-5) if kind in FLOAT32_INSIDE else (torch.float64, 1e-9)
     target = target_of_three(kind, dtype=dtype)
     model = target.model.model
@@ -247,11 +248,11 @@ def test_skipped_sub_layers_and_their_norms_are_not_computed(family, attentions,
         return sum(each in types for each in ran)
 
     assert {name: computed(model, names) for name, names in kept.items()} == {"attention": 5, "mlp": 5, "norm": 10}
-    # Block 0 is passed over as a whole, though its modules are still there.
+    # Block 0 is skipped as a whole, though its modules are still there.
     assert {name: computed(clone, names) for name, names in kept.items()} == {"attention": 2, "mlp": 3, "norm": 5}
 
 
-# What comes out
+# Output
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -266,7 +267,7 @@ def test_greedy_tokens_equal_plain_decoding_whatever_the_set(kind: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_the_targets_logits_are_as_if_nobody_had_drafted(family: str) -> None:
-    """Float64: every pass over [pending, nodes] after drafting, against uncached passes, over many rounds."""
+    """Every pass over [pending, nodes] after drafting against uncached passes, in float64, over many rounds."""
     target = tiny_target(family, dtype=torch.float64, num_hidden_layers=3)
     for skip in random_sets(3, 4, seed=2):
         decoder = engine(target, layer_skip(target, **options_of(skip)), sampling=Sampling())
@@ -280,7 +281,7 @@ def test_the_targets_logits_are_as_if_nobody_had_drafted(family: str) -> None:
             seen.append((tokens.clone(), start.clone(), output.logits))
             return output
 
-        target.model.forward = spy  # the drafter's own passes go by another CachedLM
+        target.model.forward = spy  # the drafter's own passes use another CachedLM
         try:
             for _ in range(6):
                 before = decoding.sequences.tokens.clone()
@@ -296,7 +297,7 @@ def test_the_targets_logits_are_as_if_nobody_had_drafted(family: str) -> None:
 
 
 def test_slots_that_the_target_does_not_rewrite_would_be_seen() -> None:
-    """The negative control of the test above: one drafted node more than the target reads again spoils its cache."""
+    """Negative control: one drafted node beyond the rewritten slots spoils the target's cache."""
     target = tiny_target(dtype=torch.float64)
     drafter = layer_skip(target, skip_attention=[0])
     decoding = engine(target, drafter, sampling=Sampling()).begin(
@@ -305,14 +306,14 @@ def test_slots_that_the_target_does_not_rewrite_would_be_seen() -> None:
     sequences, forward = decoding.sequences, target.model.forward
     drafter.propose(sequences, 3, torch.full((1, 3), 0.5, dtype=torch.float64))
     pending = sequences.pending.unsqueeze(1)
-    unread = forward(pending + 1, sequences.lengths, visible=4 + 1).logits  # pending's slot still holds the drafter's
+    unread = forward(pending + 1, sequences.lengths, visible=4 + 1).logits  # pending's slot is still the drafter's
     forward(pending, sequences.lengths - 1, visible=4)
     read = forward(pending + 1, sequences.lengths, visible=4 + 1).logits
     assert not torch.allclose(unread, read, rtol=0, atol=1e-6)
 
 
 def test_no_batch_is_kept_alive_by_the_next_one() -> None:
-    """The clone reads whatever rows and slots the target has now."""
+    """The clone reads the target's current rows and slots."""
     target = tiny_target()
     drafter = layer_skip(target, skip_attention=[0])
     decoder, stopping = engine(target, drafter), Stopping(8)
@@ -401,7 +402,7 @@ def test_a_target_that_cannot_be_taken_apart_is_refused() -> None:
 
 
 class Doubles(torch.nn.Module):
-    """A block that does more than to add its sub-layers."""
+    """A block that changes its input beyond adding its sub-layers."""
 
     def __init__(self, block: torch.nn.Module):
         super().__init__()
@@ -412,7 +413,7 @@ class Doubles(torch.nn.Module):
 
 
 class Multiplies(torch.nn.Module):
-    """A block whose sub-layers depend on each other otherwise; without either it is the identity."""
+    """A block that multiplies its sub-layers; without either it is the identity."""
 
     def __init__(self, block: torch.nn.Module):
         super().__init__()
@@ -479,7 +480,7 @@ def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
         layer_skip(tiny_target(), layers=str(tmp_path / "other.yaml"))
 
 
-# Sets
+# Layer sets
 
 
 def test_bits_and_back() -> None:

@@ -1,6 +1,4 @@
-"""Medusa: heads that begin as the target's own, trees of ranks, and drafts in three forms that keep the
-distribution.
-"""
+"""Medusa: heads start as the target's output layer; trees of ranks; three exact draft forms."""
 
 import json
 from itertools import product
@@ -111,7 +109,7 @@ def test_heads_come_back_as_they_were_saved(tmp_path, output):
 
 
 def test_the_loss_is_the_published_sum():
-    """Head k at position t against token t + 1 + k, weighed with 0.8^k; by a loop over positions."""
+    """Head k at position t predicts token t + 1 + k, with weight 0.8^k."""
     target, tokens = tiny_target(), torch.randint(1, 50, (3, 9), generator=torch.Generator().manual_seed(0))
     training = MedusaTraining(target, num_heads=4, output="tied", discount=0.8, ranks=3)
     randomised(training.module)
@@ -158,7 +156,7 @@ def test_wrong_numbers_name_their_key(option, value):
 
 
 def every_path(accuracies):
-    """Every path there is with its value."""
+    """Every possible path and its value."""
     for depth in range(1, len(accuracies) + 1):
         for path in product(*(range(len(ranks)) for ranks in accuracies[:depth])):
             yield path, torch.tensor([accuracies[i][rank] for i, rank in enumerate(path)], dtype=torch.float64).prod()
@@ -167,7 +165,7 @@ def every_path(accuracies):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 20, 38])
 def test_no_tree_of_the_budget_is_worth_more(seed, num_nodes):
-    """A child is never worth more than its parent: the most valuable paths of all are a tree, and no set beats them."""
+    """Children are worth at most their parents: the most valuable paths form the best tree."""
     dice = torch.Generator().manual_seed(seed)
     accuracies = (torch.rand(3, 3, generator=dice) / 3).tolist()
     paths = best_paths(accuracies, num_nodes)
@@ -185,7 +183,7 @@ def test_a_budget_beyond_all_ranks_takes_them_all():
 
 
 def test_a_tree_is_what_its_accuracies_say():
-    """Sure heads make a chain, and heads of which only the first knows anything make a bush."""
+    """Confident heads make a chain; unsure heads after a better first one make a bush."""
     assert best_paths([[0.9, 0.1]] * 4, 4) == [(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0)]
     assert best_paths([[0.3, 0.25, 0.2], [0.1, 0.1, 0.1]], 3) == [(0,), (1,), (2,)]
 
@@ -199,7 +197,7 @@ def folder(tmp_path_factory) -> str:
 
 
 def begun(drafter: Medusa, hidden: torch.Tensor, sampling: Sampling) -> Sequences:
-    """Rows whose pending token came from these hidden states [B, H]."""
+    """Rows whose pending token comes from these hidden states [B, H]."""
     rows, empty = len(hidden), Draft.empty(len(hidden), torch.device("cpu"))
     zeros, ones = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.int64)
     outcome = Outcome(empty, zeros, zeros, ones, ones, ones.bool(), hidden=hidden.unsqueeze(1))
@@ -237,14 +235,14 @@ def test_chains_hold_the_best_token_or_one_drawn_from_each_head(folder):
         and torch.allclose(draft.probs, sampling.probs(logits))
         and draft.num_nodes == 3
     )
-    assert torch.equal(draft.tokens, (draft.probs > 0).int().argmax(-1))  # u = 0 draws the first token with mass
+    assert torch.equal(draft.tokens, (draft.probs > 0).int().argmax(-1))  # u = 0 draws the first token of positive mass
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_greedy_decoding_gives_the_targets_own_tokens(folder, form):
     target, stopping = tiny_target(), Stopping(max_new_tokens=25, eos_ids=(0,))
     drafter = Medusa(target, path=folder, form=form, nodes=9)
-    rules = [None, RecursiveRejection()]  # the usual one, and one more
+    rules = [None, RecursiveRejection()]  # the default rule and one other
     expected = Autoregressive(target=target, sampling=GREEDY).generate(RAGGED, stopping=stopping, seeds=[0] * 8)
     for rule in rules:
         engine = Engine(

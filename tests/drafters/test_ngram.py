@@ -1,4 +1,4 @@
-"""The n-gram drafter against nltk, and its drafts against their own distribution."""
+"""The n-gram drafter against nltk, and its draws against their distribution."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from framework.prompts.prompt_source import Text
 
 V = 7
 CPU = torch.device("cpu")
-DOCUMENTS = ["0123401230123", "45", "", "0124", "5", "00001", "34012340"]  # the id 6 occurs nowhere
+DOCUMENTS = ["0123401230123", "45", "", "0124", "5", "00001", "34012340"]  # id 6 never occurs
 
 
 class Documents:
@@ -58,9 +58,9 @@ def propose(drafter: NGram, sequences: Sequences, gamma: int, sampling: Sampling
 
 
 def nltk_probs(order: int, smoothing: str, documents: list[list[int]], text: list[int]) -> np.ndarray:
-    """nltk's score of every word after a text, for the smoothings as the drafter names them."""
+    """nltk's score of every token after a text, by the drafter's smoothing."""
     counter = NgramCounter([list(everygrams(tokens, max_len=order)) for tokens in documents])
-    # nltk counts its unknown label as a word; the last id takes that part.
+    # nltk counts its unknown label as a word; the last id stands for it.
     vocabulary = Vocabulary(range(V - 1), unk_label=V - 1)
     context = tuple(text[max(len(text) - order + 1, 0) :]) if order > 1 else ()
     if smoothing == "laplace":
@@ -85,7 +85,7 @@ def random_documents(generator: np.random.Generator) -> list[str]:
 def test_distribution_equals_nltk(order: int, smoothing: str, learn_from_context: bool) -> None:
     generator = np.random.default_rng(order)
     for documents in (DOCUMENTS, random_documents(generator), random_documents(generator)):
-        # Seen, unseen and unknown contexts, texts shorter than the order, and what the drafted tokens lead to.
+        # Seen, unseen and unknown contexts, texts shorter than the order, and the drafted continuations.
         texts = [[0, 1, 2], [3], [6], [0, 6], [6, 6, 6, 6, 6], [5, 5, 0, 1], [0, 1, 2, 3, 4, 0, 1]]
         texts += [generator.integers(0, V, size=size).tolist() for size in range(1, 12)]
         drafter = build(order, smoothing, learn_from_context, documents)
@@ -166,14 +166,14 @@ def test_a_draft_depends_on_the_committed_tokens_only(learn_from_context: bool) 
     again = propose(drafter, sequences, gamma=3)
     assert torch.equal(first.tokens, again.tokens) and torch.equal(first.probs, again.probs)
 
-    # Rounds without a proposal, rows growing by different numbers, and rubbish behind the committed tokens.
+    # Skipped rounds, rows of different growth, and random tokens after the committed ones.
     sequences.commit(torch.tensor([[0, 1, 3], [5, 6, 1], [0, 0, 4]]), torch.tensor([3, 1, 0]))
     sequences.commit(torch.tensor([[4, 4], [4, 4], [4, 4]]), torch.tensor([0, 2, 0]))
     texts = [[0, 1, 2, 3, 0, 1, 3], [4, 5, 4, 4], texts[2]]
     grown, fresh = (propose(drafter, state, gamma=3) for state in (sequences, rows(*texts, width=12)))
     assert torch.equal(grown.tokens, fresh.tokens) and torch.equal(grown.probs, fresh.probs)
 
-    # Another batch leaves nothing behind.
+    # Another batch has no effect.
     propose(drafter, rows([6, 6, 6, 6], [6, 5, 6, 5]), gamma=3)
     assert torch.equal(propose(drafter, sequences, gamma=3).probs, grown.probs)
 
@@ -213,7 +213,7 @@ def test_bad_settings_name_their_key(options: dict, key: str) -> None:
 
 
 def test_answers_are_counted_where_the_target_has_an_encoder():
-    """What such a target writes answers a text, and is not that text."""
+    """A target with an encoder writes answers, so the corpus's references are counted."""
     corpus = SimpleNamespace(texts=lambda: [Text("one", "", "012", reference="345")])
     with_encoder = SimpleNamespace(**(vars(TARGET) | {"model": SimpleNamespace(text_start=[0])}))
     for target, expected in ((TARGET, [0, 1, 2]), (with_encoder, [3, 4, 5])):

@@ -1,4 +1,4 @@
-"""A drafter that learns while it drafts: what it learns from, that it learns, and that the output stays what it was."""
+"""Drafters that learn while drafting: their examples, their progress, and the target's distribution."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ GREEDY = Sampling(temperature=0)
 
 
 def small(target):
-    # Frozen, as models are loaded.
+    # frozen, like loaded models
     model = tiny_model(vocabulary=target.vocabulary_size, seed=3)
     return SmallTransformer(target, model=lambda _: CachedLM(model, vocabulary_size=target.vocabulary_size))
 
@@ -69,7 +69,7 @@ def test_a_example_holds_the_distributions_that_its_very_tokens_came_from(kind, 
         assert count == min(len(new), window - 1) and example.tokens.tolist() == text[-window:]
         logits = target.uncached(text)
         assert torch.allclose(example.p_logits, logits[-count - 1 : -1], atol=1e-4)
-        assert not torch.allclose(example.p_logits, logits[-count:], atol=1e-2)  # those one place late are others
+        assert not torch.allclose(example.p_logits, logits[-count:], atol=1e-2)  # logits one position late differ
         if kind == "heads":
             again = target.model.model.get_output_embeddings()(example.hidden)
             assert torch.allclose(again, example.p_logits, atol=1e-4)
@@ -103,12 +103,12 @@ def test_greedy_tokens_are_plain_decodings_while_it_learns(kind, heads):
         generation = generate(engine(target, drafter), stopwatch=stopwatch)
         assert generation.tokens == expected
         accepted.append(generation.tally.metrics()["alpha/empirical"])
-    assert accepted[-1] > accepted[0]  # so it did learn
+    assert accepted[-1] > accepted[0]  # it learned
     assert stopwatch.seconds()["learn"] > 0
 
 
 class Late(Online):
-    """A fault: learns between drafting and verifying, so that q is no more what the tokens were drawn from."""
+    """A fault: learns between drafting and verifying and reports another q than it sampled."""
 
     def propose(self, sequences, gamma, uniforms):
         draft = super().propose(sequences, gamma, uniforms)
@@ -121,12 +121,12 @@ class Late(Online):
 
 @pytest.mark.parametrize("kind", [Online, Late])
 def test_the_output_follows_the_targets_distribution_while_it_learns_within_generations(kind):
-    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7, and the seeds are fixed."""
+    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7, fixed seeds."""
     target, sampling, prompt = tiny_target(vocabulary=3), Sampling(), [1, 2, 1]
     drafter = online(target, small, kind=kind, update_interval=1, learning_rate=0.1)
     decoder, tokens, untaught = engine(target, drafter, sampling), [], drafter.state_dict()
     for first in range(0, 4000, 200):
-        drafter.load_state_dict(untaught)  # so that it has much to learn, again and again
+        drafter.load_state_dict(untaught)  # learning starts over
         seeds = list(range(first, first + 200))
         tokens += decoder.generate([prompt] * 200, stopping=Stopping(max_new_tokens=5), seeds=seeds).tokens
     fit = continuation_distribution(target, prompt, 5, sampling).fit(tokens)
@@ -134,16 +134,14 @@ def test_the_output_follows_the_targets_distribution_while_it_learns_within_gene
 
 
 def test_after_an_update_within_a_generation_it_drafts_like_one_that_begins_there():
-    """No key or value of the weights before is left in its cache: a clone of the target stays always right."""
+    """No keys or values of old weights stay cached: a clone's drafts are all accepted."""
     target = tiny_target()
     clone = tiny_model()
 
     def factory(target):
         return SmallTransformer(target, model=lambda _: CachedLM(clone, vocabulary_size=target.vocabulary_size))
 
-    drafter = online(
-        target, factory, update_interval=1, steps=1, learning_rate=1e-9
-    )  # updates that change next to nothing
+    drafter = online(target, factory, update_interval=1, steps=1, learning_rate=1e-9)  # negligible updates
     tally = generate(engine(target, drafter)).tally
     assert sum(tally.accepted_by_position) == sum(tally.tested_by_position) > 10
 
@@ -192,7 +190,7 @@ def test_options_are_checked(option, value):
 
 
 def test_measuring_teaches_it_every_prompt_once_and_leaves_it_as_it_was(tmp_path):
-    """However often a prompt is counted, timed and warmed up with, later ones meet what decoding it once teaches."""
+    """Counting, timing and warm-up runs of a prompt teach no more than decoding it once."""
     target = tiny_target()
     prompts = [Prompt(name=str(i), category="", tokens=(5, 6, 7, i)) for i in range(6)]
 

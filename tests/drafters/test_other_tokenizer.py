@@ -1,4 +1,4 @@
-"""Another tokenizer: what is shared, what the drafter reads, and that a permuted model is the same model."""
+"""Another tokenizer: shared tokens, retokenized text, and exactness of a model with permuted tokens."""
 
 import random
 
@@ -41,7 +41,7 @@ WRITTEN = {
     [
         ("byte level", "metaspace", [0, 1, 2, 3, 5]),
         ("metaspace", "as it is", [0, 1, 2, 3, 5]),
-        ("byte level", "word piece", [0, 1, 3, 4, 5]),  # which has no newline within a word
+        ("byte level", "word piece", [0, 1, 3, 4, 5]),  # it has no newline inside a word
         ("as it is", "as it is", [0, 1, 2, 3, 4, 5]),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_text_is_rewritten_as_a_whole_whatever_the_rounds_it_comes_in(seed, mo
         place += dice.randint(1, 4 if place else 60)
         said = theirs.decode(committed[:place]).rstrip("\ufffd")
         assert text.read(committed[:place]) == own(said, add_special_tokens=False)["input_ids"]
-    assert max(seen[1:]) < 100, "of a text that goes on, only the end is tokenised again"
+    assert max(seen[1:]) < 100, "a growing text is tokenised again from far before its end"
 
 
 def test_the_end_of_text_parts_texts():
@@ -86,7 +86,7 @@ def test_the_end_of_text_parts_texts():
 
 
 def permuted(folder, **settings):
-    """tiny_model(seed 0) with its tokens in reverse order, and the tokenizer that says so."""
+    """tiny_model(seed 0) with its tokens in reverse order, and the matching tokenizer."""
     vocabulary = 50
     order = torch.arange(vocabulary).flip(0)
     model = tiny_model(seed=0, dtype=torch.float64, **settings)
@@ -119,7 +119,7 @@ def generated(target, drafter, sampling, new_tokens=40):
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
 def test_a_model_with_its_tokens_permuted_is_never_refused(tmp_path, temperature):
-    """Were one token mapped wrongly, or one slot of its cache stale, p would not be q."""
+    """Any wrong token mapping or stale cache slot would make p differ from q."""
     target = tiny_target(seed=0, dtype=torch.float64)
     tally = generated(target, drafter_of(permuted(tmp_path), target), Sampling(temperature=temperature)).tally
     tested = sum(tally.tested_by_position)

@@ -1,4 +1,4 @@
-"""Prompt lookup copies what followed, and nothing else."""
+"""Prompt lookup copies the continuation of an earlier match."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def rows(*prompts: list[int], width: int = 60) -> Sequences:
 
 
 def propose(drafter: PromptLookup, sequences: Sequences, gamma: int) -> list[list[int]]:
-    """What every row is offered."""
+    """Offered tokens of every row."""
     draft = drafter.propose(sequences, gamma, torch.empty(sequences.num_rows, 0, dtype=torch.float64))
     assert draft.scheme is SamplingScheme.ONE_HOT and draft.probs is None
     deepest = max(draft.offered_depth.tolist())
@@ -37,7 +37,7 @@ def start(drafter: PromptLookup, *prompts: list[int]) -> Sequences:
 
 
 def searched(text: list[int], gamma: int, max_ngram: int, min_ngram: int, match: str) -> list[int]:
-    """The same by looking at every place of the text."""
+    """Draft by a search of the whole text."""
     for size in range(max_ngram, min_ngram - 1, -1):
         places = [end for end in range(size, len(text)) if text[end - size : end] == text[len(text) - size :]]
         if places:
@@ -95,7 +95,7 @@ def test_a_suffix_does_not_find_itself(prompt: list[int]) -> None:
 
 
 def test_an_ngram_may_be_longer_than_any_text() -> None:
-    """Found by fuzzing: every size up to max_ngram was looked up, which went on without end."""
+    """Found by fuzzing: lookups of every size up to max_ngram never ended."""
     drafter = build(max_ngram=10**20)
     sequences = start(drafter, [1, 2, 3, 1, 2])
     assert propose(drafter, sequences, 3) == [[3, 1, 2]]

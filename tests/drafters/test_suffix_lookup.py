@@ -1,4 +1,4 @@
-"""Suffix lookup copies after the longest suffix there is: compared with a search of everything at every place."""
+"""Suffix lookup copies after the longest repeated suffix: compared with an exhaustive search."""
 
 import time
 
@@ -28,7 +28,7 @@ def build(target=None, **options) -> SuffixLookup:
 
 
 def propose(drafter: SuffixLookup, sequences: Sequences, gamma: int) -> list[list[int]]:
-    """What every row is offered."""
+    """Offered tokens of every row."""
     draft = drafter.propose(sequences, gamma, torch.empty(sequences.num_rows, 0, dtype=torch.float64))
     assert draft.scheme is SamplingScheme.ONE_HOT and (draft.valid.long().diff(dim=1) <= 0).all()
     return [draft.tokens[row, : draft.offered_depth[row]].tolist() for row in range(sequences.num_rows)]
@@ -41,7 +41,7 @@ def begun(drafter: SuffixLookup, *prompts) -> Sequences:
 
 
 def searched(text: list[int], others: list[list[list[int]]], gamma: int, source: list[int] | None = None) -> list[int]:
-    """The same by looking for every suffix at every place: own documents first, then every other collection's."""
+    """Search every suffix at every place: own documents first, then the other collections."""
     for size in range(len(text), 0, -1):
         suffix = text[-size:]
         for documents in ([source or [], text], *others):
@@ -59,14 +59,14 @@ def searched(text: list[int], others: list[list[list[int]]], gamma: int, source:
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 6])
 def test_drafts_equal_those_of_a_search_of_everything(vocabulary: int) -> None:
-    """A row with a source, with texts of other prompts in the history; the corpus stands for a third collection."""
+    """Rows with sources, and a history of other prompts' outputs."""
     dice = np.random.default_rng(vocabulary)
     drafter = build(history=8)
     history: list[list[int]] = []
     offered = 0
     for generation in range(5):
         sources = [dice.integers(0, vocabulary, size=size).tolist() for size in (7, 3)]
-        texts = [[vocabulary + generation], dice.integers(0, vocabulary, size=4).tolist()]  # never the same prompt
+        texts = [[vocabulary + generation], dice.integers(0, vocabulary, size=4).tolist()]  # prompts never repeat
         prompts = [list(text) for text in texts]
         sequences = begun(drafter, *map(Conditioned, sources, prompts))
         for _ in range(12):
@@ -83,7 +83,7 @@ def test_drafts_equal_those_of_a_search_of_everything(vocabulary: int) -> None:
 
 
 class Words:
-    """A corpus of two texts in a tiny target's letters."""
+    """A corpus of two texts in the tiny target's alphabet."""
 
     def texts(self):
         yield Text("one", "", "abcab dcba")
@@ -108,7 +108,7 @@ def test_a_match_drafts_so_many_times_its_length() -> None:
 
 
 def test_a_prompt_is_not_helped_by_what_it_gave_before() -> None:
-    """Nor another time, but others are; and what was remembered longest ago is forgotten."""
+    """A prompt's outputs help only other prompts; the oldest outputs are dropped first."""
     drafter = build(history=1)
 
     def decode(prompt: list[int], output: list[int]) -> list[int]:
@@ -119,7 +119,7 @@ def test_a_prompt_is_not_helped_by_what_it_gave_before() -> None:
     assert decode([1, 2], [11, 12, 13]) == []
     for _ in range(2):
         assert decode([1, 2], [11]) == []
-    assert decode([3], [11]) == []  # what the last one gave was 11 alone
+    assert decode([3], [11]) == []  # the last output of [1, 2] is 11 alone
     assert decode([1, 2], [11, 12, 13]) == []
     assert decode([4], [11]) == [12, 13]
     assert decode([5], [21, 22]) == [] and decode([6], [31]) == [] and decode([7], [41]) == []
@@ -144,8 +144,10 @@ def test_the_contract_holds_and_greedy_tokens_stay_with_a_history() -> None:
 
 
 def test_taking_in_a_token_costs_the_same_however_long_the_text_is() -> None:
-    """The worst of texts for tables of substrings: one token, and then random ones. Ten times as many tokens may take
-    forty times as long at most, on a busy machine; every suffix anew would take a hundred times."""
+    """Worst case of substring tables: one token repeated, then random tokens.
+
+    Ten times the tokens may take forty times as long on a busy machine; rescanning every suffix takes a hundred times.
+    """
     dice = np.random.default_rng(0)
 
     def seconds(size: int) -> float:

@@ -1,4 +1,4 @@
-"""Several chains and trees from a small model: what is drafted, that it is exact, and that more is kept."""
+"""Chains and trees from a small model: structure, exactness, and more accepted tokens than chains."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def test_it_keeps_the_contract(branching, children, shape):
 @pytest.mark.parametrize(("branching", "children", "shape"), FORMS)
 @pytest.mark.parametrize("gamma", [1, 3, 5])
 def test_greedy_tokens_equal_plain_decoding(branching, children, shape, gamma):
-    """Gamma below the tree's depth cuts it, gamma above it lets every path go on alone."""
+    """A smaller gamma cuts the tree; a larger one extends every path as a chain."""
     target = tiny_target()
     stopping = Stopping(max_new_tokens=20, eos_ids=(0,))
     expected = Autoregressive(target=target, sampling=GREEDY).generate(RAGGED, stopping=stopping, seeds=[0] * 8).tokens
@@ -77,7 +77,7 @@ def test_branching_one_drafts_what_a_chain_drafts():
 
 
 def test_siblings_without_replacement_differ_and_are_kept_more_often_than_independent_ones():
-    """Tau over 64 rows of 20 tokens; the same seeds for both, and four times the spread between them."""
+    """Tau over 64 rows of 20 tokens with equal seeds; the gap is four times its spread."""
     target, sampling, prompts = tiny_target(vocabulary=6), Sampling(temperature=0.5), [[1, 2, 3]] * 64
     tau = {}
     for name, branching, children in (

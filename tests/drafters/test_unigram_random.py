@@ -1,4 +1,4 @@
-"""The fixed distributions of the unigram drafters."""
+"""The fixed distributions of unigram drafters."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 class Documents:
-    """A prompt source whose texts are digits, one token each."""
+    """A prompt source of digits, one token each."""
 
     def __init__(self, *documents: str):
         self.documents = documents
@@ -69,7 +69,7 @@ def test_corpus_at_temperature_zero_is_its_most_frequent_token() -> None:
     draft = propose(drafter, Sampling(temperature=0))
     assert draft.scheme is SamplingScheme.ONE_HOT and draft.probs is None
     assert (draft.tokens == 2).all()
-    # The next generation may be sampled again.
+    # The next generation may sample again.
     assert torch.allclose(propose(drafter, Sampling()).probs[0, 0], FREQUENCIES, atol=1e-6)
 
 
@@ -77,7 +77,7 @@ def test_corpus_at_temperature_zero_is_its_most_frequent_token() -> None:
 def test_tokens_follow_their_distribution(distribution: str, corpus: Documents | None) -> None:
     draft = propose(UnigramRandom(TARGET, distribution=distribution, corpus=corpus), Sampling(), 10_000, 2)
     probs = draft.probs[0, 0].double()
-    # Both nodes and the pair of them: independent draws. False-alarm rate 1e-7 each.
+    # Both nodes and their pair: independent draws. False-alarm rate 1e-7 each.
     pairs = draft.tokens[:, 0] * V + draft.tokens[:, 1]
     for tokens, expected in (
         (draft.tokens[:, 0], probs),
