@@ -1,4 +1,4 @@
-"""The conformance kit lets an honest part through, and names what is wrong with a broken one."""
+"""The conformance kit passes honest parts and names the fault of a broken one."""
 
 import re
 from dataclasses import replace
@@ -23,7 +23,7 @@ SAMPLES = 4000
 
 @pytest.fixture
 def checks_only(monkeypatch):
-    """Called with parts of rules: the kit checks these and the essential ones only."""
+    """Limit the kit to its essential checks and those whose rules contain given parts."""
 
     def narrow(*rules):
         def run(part, checks):
@@ -40,7 +40,7 @@ def _is_among(rule, parts):
 
 
 class Bigram:
-    """Honest: draws every token from a fixed distribution given the one before it."""
+    """Honest: draws every token from a fixed distribution given the token before it."""
 
     scheme, shape = SamplingScheme.IID, Shape.CHAIN
 
@@ -98,7 +98,7 @@ class Flattering(Bigram):
 
 
 class TemperedLate(Bigram):
-    """Honest after little text; after more of it draws from a flatter distribution than it reports."""
+    """Honest on short texts; on longer ones, draws from a flatter distribution than it reports."""
 
     def propose(self, sequences, gamma, uniforms):
         self.is_late = sequences.lengths > 30
@@ -116,7 +116,7 @@ class DropsWeak(Bigram):
 
 
 class StopsAfterWeak(Bigram):
-    """Honest: the weak token itself is still offered."""
+    """Honest: offers the weak token and stops after it."""
 
     def propose(self, sequences, gamma, uniforms):
         draft = super().propose(sequences, gamma, uniforms)
@@ -138,7 +138,7 @@ class CopiesFirstRow(Bigram):
 
 
 class Remembers(Bigram):
-    """Sharpens with every round, and begin does not undo it."""
+    """Sharpens its distribution in every round; begin does not reset it."""
 
     rounds = 0
 
@@ -174,7 +174,7 @@ class TrainsTarget(Bigram):
 
 
 class OverwritesCache(Bigram):
-    """Drafts with the target's own cache, and leaves other tokens in it."""
+    """Drafts with the target's own cache and leaves other tokens in it."""
 
     def propose(self, sequences, gamma, uniforms):
         start = (sequences.lengths - 2).clamp(min=0)
@@ -237,7 +237,7 @@ class SaysOtherwise(Bigram):
 
 
 class Bush(Bigram):
-    """Two children of pending, drawn independently, and one child of the first; honest."""
+    """Honest: two independent children of pending, and one child of the first."""
 
     shape = Shape.TREE
     scheme = SamplingScheme.IID
@@ -267,7 +267,7 @@ class Bush(Bigram):
 
 
 class BushOfDifferent(Bush):
-    """Says that siblings are drawn independently, and draws the second without the first's token."""
+    """Declares independent siblings, but draws the second without the first's token."""
 
     def choose(self, probs, siblings, parent, uniforms):
         if parent == -1 and siblings:
@@ -276,7 +276,7 @@ class BushOfDifferent(Bush):
 
 
 class BushWithoutReplacement(Bush):
-    """Draws the second sibling without the first's token, and says so; honest."""
+    """Honest: draws the second sibling without the first's token and declares it."""
 
     scheme = SamplingScheme.WITHOUT_REPLACEMENT
 
@@ -289,12 +289,12 @@ class BushWithoutReplacement(Bush):
     def made(self, tokens, probs, parents):
         draft = super().made(tokens, probs, parents)
         was_left = probs[:, 1].gather(1, tokens[:, 1:2]).squeeze(1) > 0
-        differs = was_left & (tokens[:, 0] != tokens[:, 1])  # at temperature 0 there is no second token to draw
+        differs = was_left & (tokens[:, 0] != tokens[:, 1])  # temperature 0 leaves no second token to draw
         return draft.offered(torch.where(torch.arange(len(parents)) == 1, differs.unsqueeze(1), True))
 
 
 class BushOfWhatIsLeft(BushWithoutReplacement):
-    """Reports of the second sibling what it was drawn from, and not the distribution after its parent."""
+    """Reports the second sibling's residual distribution instead of the distribution after its parent."""
 
     def made(self, tokens, probs, parents):
         left = probs[:, 1].scatter(1, tokens[:, :1], 0.0)
@@ -399,7 +399,7 @@ def test_an_honest_drafter_passes(drafter):
     ids=["no_rollback", "reads_only_pending"],
 )
 def test_a_cache_that_lost_the_thread_is_seen(checks_only, break_it):
-    """Such a drafter is exact all the same, and only accepted less often: nothing but this check would tell."""
+    """Output stays exact while acceptance falls: only this check finds the fault."""
 
     def factory(target):
         drafter = tiny_factory("small_transformer", V)(target=target)
@@ -417,7 +417,7 @@ def test_a_cache_that_lost_the_thread_is_seen(checks_only, break_it):
 
 
 def _believes_all_was_read(cache):
-    """What was rejected stays in the cache in the place of what was committed."""
+    """Count rejected tokens as read: they stay in the slots of committed ones."""
     return lambda sequences, outcome: setattr(cache, "cached", sequences.lengths.clone())
 
 
@@ -445,7 +445,7 @@ def test_a_witness_lets_who_learns_not_learn_and_nobody_else_seem_to():
 
 
 def test_a_real_target_is_cut_down_to_few_tokens(checks_only):
-    """With a vocabulary too large to count continuations, the distribution is checked under top-k."""
+    """With too many continuations to count, the check compares distributions under top-k."""
     checks_only("the output follows the target's distribution")
     target = tiny_target(vocabulary=50)
     factory = tiny_factory("small_transformer", 50)
@@ -458,7 +458,7 @@ def test_a_real_target_is_cut_down_to_few_tokens(checks_only):
 
 
 class KeepsAll(SpeculativeSampling):
-    """Accepts whatever is offered, and says that this is exact."""
+    """Accepts every node and claims to be exact."""
 
     def stop_probs(self, target, draft):
         return torch.nn.functional.one_hot(draft.offered_depth, draft.num_nodes + 1).double()
@@ -526,7 +526,7 @@ class AlwaysDrafts(SpeculativeSampling):
 
 
 class Lossy(SpeculativeSampling):
-    """Honest about being lossy."""
+    """Lossy, and declared so."""
 
     guarantee = Guarantee.LOSSY
 
@@ -535,7 +535,7 @@ class Lossy(SpeculativeSampling):
 
 
 class GreedyOnly(Lossy):
-    """Exact at temperature 0, and claims no more."""
+    """Exact at temperature 0, its only claim."""
 
     guarantee = Guarantee.GREEDY_EXACT
 

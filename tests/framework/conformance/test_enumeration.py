@@ -1,6 +1,6 @@
-"""The enumeration itself.
+"""The enumeration of drafts and output distributions.
 
-Drafts and weights against hand-computed ones, output distributions against a sum written out.
+Drafts and weights are compared with hand-computed ones, output distributions with an explicit sum.
 """
 
 import math
@@ -47,7 +47,7 @@ def depth_of(parent: list[int]) -> int:
 
 
 class AnyDraft:
-    """What the rules below have in common."""
+    """Common attributes of the rules below."""
 
     guarantee = Guarantee.EXACT
 
@@ -56,7 +56,7 @@ class AnyDraft:
 
 
 class AcceptNothing(AnyDraft):
-    """Exact for any draft, and useless."""
+    """Accept no node: exact for any draft, without a speedup."""
 
     def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         probs = torch.zeros(len(draft.tokens), draft.num_nodes + 1, dtype=torch.float64)
@@ -68,7 +68,7 @@ class AcceptNothing(AnyDraft):
 
 
 class Anywhere(AnyDraft):
-    """Random distributions over the rows and what follows: no sense in them, but sums to check."""
+    """Random stop and next-token distributions: a meaningless rule with a computable output."""
 
     def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         masses = torch.rand(len(draft.tokens), draft.num_nodes + 1, dtype=torch.float64, generator=seeded(1))
@@ -81,7 +81,7 @@ class Anywhere(AnyDraft):
 
 
 class OneHotWalk(AnyDraft):
-    """Accept a child x with what is left of p at x; else strike x out, renormalise, and try the next sibling."""
+    """Accept a child x with p(x); after a rejection, remove x from p and renormalise."""
 
     strikes_out = True
 
@@ -95,7 +95,7 @@ class OneHotWalk(AnyDraft):
         left = target.all_probs.clone()
         reach = torch.zeros(left.shape[:2], dtype=left.dtype)
         reach[:, 0] = 1
-        for node, above in enumerate(draft.parent[0].tolist()):  # siblings are met in their order
+        for node, above in enumerate(draft.parent[0].tolist()):  # siblings are tested in order
             row, token = above + 1, draft.tokens[:, node]
             lines = torch.arange(len(token))
             keep = left[lines, row, token] * draft.valid[:, node]
@@ -109,13 +109,16 @@ class OneHotWalk(AnyDraft):
 
 
 class WalkThatForgets(OneHotWalk):
-    """Meets every sibling, and what follows, with p in full."""
+    """Test every sibling, and draw the next token, with the whole of p."""
 
     strikes_out = False
 
 
 class RecursiveRejection(OneHotWalk):
-    """The same walk for drawn siblings: min(1, R(x) / D(x)), then R <- norm((R - D)+), and D <- D without x if told."""
+    """Accept drawn siblings with min(1, R(x) / D(x)), then set R <- norm((R - D)+).
+
+    Without replacement, D <- D without x.
+    """
 
     def __init__(self, scheme: SamplingScheme):
         self.scheme = scheme
@@ -149,7 +152,7 @@ class RecursiveRejection(OneHotWalk):
         return empty.scatter_add(1, draft.support[:, node], draft.probs[:, node])
 
 
-# Every draft, with its probability.
+# Every draft with its probability.
 
 
 @pytest.mark.parametrize("scheme", SamplingScheme)
@@ -160,7 +163,7 @@ def test_weights_are_a_distribution_over_different_drafts(kind: str, parent: lis
     _, q = random_tables(kind, 3, depth_of(parent), random)
     draft, weights = every_draft(q, parent=parent, scheme=scheme, offered=random_stops(3, len(q), random))
     assert weights.dtype == torch.float64
-    assert (weights > 0).all() or "subnormal" in kind  # a product of two such masses is 0
+    assert (weights > 0).all() or "subnormal" in kind  # the product of two such masses underflows to 0
     assert math.isclose(weights.sum().item(), 1, abs_tol=1e-14)
     assert len(draft.tokens.unique(dim=0)) == len(weights)
     assert draft.parent.tolist() == [parent] * len(weights) and draft.scheme is scheme
@@ -255,7 +258,7 @@ def test_stops_follow_the_path_to_a_node() -> None:
     assert not nothing.valid.any()
 
 
-# The output's distribution.
+# The output distribution.
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -323,7 +326,7 @@ def test_unknown_kinds_are_refused() -> None:
         random_tables("odd", 3, 1, seeded(0))
 
 
-# Rules that are right, and rules that are not.
+# Exact and biased rules.
 
 
 @pytest.mark.parametrize(
@@ -364,13 +367,13 @@ def test_recursive_rejection_is_exact_only_for_the_distribution_it_was_told(
     some = [case for case in standard_cases(scheme, shape, PLAIN) if case.width == 3 and case.gamma < 3]
     for case in some:
         assert case.total_variation(RecursiveRejection(scheme), PLAIN) <= ROUNDING, case
-    # Here 2 siblings that differ are told to be alike, which costs little, or some that are alike to differ: no
+    # IID siblings verified as drawn without replacement, or the reverse: a small bias, or no distribution at all.
     # distribution.
     assert not all(case.total_variation(RecursiveRejection(other), PLAIN) <= 1e-4 for case in some)
 
 
 class ChainRuleForAll(SpeculativeSampling):
-    """Tests the nodes of any structure one after another, which is right on a chain only."""
+    """Test the nodes of any structure in order, which is correct only on a chain."""
 
     def check(self, scheme: SamplingScheme, shape: Shape) -> None:
         pass
@@ -382,11 +385,11 @@ def test_a_rule_for_chains_is_caught_elsewhere(shape: Shape) -> None:
     assert worst <= ROUNDING if shape is Shape.CHAIN else worst > BIASED, case
 
 
-# What the standard set reports.
+# Results on the standard set.
 
 
 class WrongSomewhere(AcceptNothing):
-    """Exact but for sparse drafts of 3 nodes, where the first token follows a uniform distribution."""
+    """Exact except on sparse drafts of 3 nodes, where the first token is uniform."""
 
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         p = target.probs(stop)
@@ -394,7 +397,7 @@ class WrongSomewhere(AcceptNothing):
 
 
 class Negative(AcceptNothing):
-    """Sums to one, with a negative chance at the last node."""
+    """Stop probabilities that sum to one, with a negative one at the last node."""
 
     def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         probs = super().stop_probs(target, draft)
@@ -402,7 +405,7 @@ class Negative(AcceptNothing):
 
 
 class NegativeResidual(AcceptNothing):
-    """What follows sums to one, with a negative chance of token 0."""
+    """Next-token probabilities that sum to one, with a negative one at token 0."""
 
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         p = target.probs(stop).clone()
@@ -412,7 +415,7 @@ class NegativeResidual(AcceptNothing):
 
 
 class AcceptsWhatIsNotOffered(SpeculativeSampling):
-    """Exact in distribution, since what it accepts was drawn; but the drafter did not offer it."""
+    """Accept drawn tokens that the drafter did not offer: exact in distribution all the same."""
 
     def stop_probs(self, target: TargetRows, draft: Draft) -> Tensor:
         everything = Draft.chain(draft.tokens, draft.scheme, probs=draft.probs, support=draft.support)
@@ -424,7 +427,7 @@ class AcceptsWhatIsNotOffered(SpeculativeSampling):
 
 
 class SilentWhereItCannotStop(AcceptNothing):
-    """Has no distribution for what follows nodes that it never accepts."""
+    """NaN next-token probabilities after nodes that it never accepts."""
 
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         return target.probs(stop).masked_fill((stop > 0).unsqueeze(1), torch.nan)

@@ -1,4 +1,4 @@
-"""The chi-square test keeps its word: false alarms are as rare as it says, also for rare cells, and faults are seen."""
+"""The chi-square test: false alarms at the stated rate, also for rare cells; detected faults."""
 
 import pytest
 import torch
@@ -24,10 +24,9 @@ def samples(probs: torch.Tensor, size: int, number: int) -> torch.Tensor:
 @pytest.mark.parametrize("size", [400, 20_000])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_honest_samples_are_called_unlikely_no_more_often_than_they_are(name, size):
-    """Of 2000 samples p < 1e-2 in no more than 2.5%, p < 1e-3 in no more than 0.5%, and p < 1e-6 never.
+    """Shares of 2000 samples: p < 1e-2 in 2.5%, p < 1e-3 in 0.5% at most, p < 1e-6 in none.
 
-    With p-values that are exact up to a factor of 2 more is to be expected with a chance below 0.1, 4e-3 and 4e-3; the
-    seed is fixed.
+    With p-values exact up to a factor of 2, larger shares have probabilities below 0.1, 4e-3 and 4e-3; fixed seed.
     """
     torch.manual_seed(0)
     probs = torch.tensor(DISTRIBUTIONS[name], dtype=torch.float64)
@@ -40,7 +39,7 @@ def test_honest_samples_are_called_unlikely_no_more_often_than_they_are(name, si
 
 
 def test_one_sighting_of_a_rare_token_is_as_unlikely_as_it_is():
-    """Pearson would give (1 - 0.02)^2 / 0.02 = 48, a chance of 4e-12; the true chance is 0.02."""
+    """Pearson's statistic is (1 - 0.02)^2 / 0.02 = 48 with p = 4e-12; the true one is 0.02."""
     probs = torch.tensor([0.6, 0.4 - 5e-5, 5e-5], dtype=torch.float64)
     fit = chi_square(torch.tensor([240, 159, 1]), probs * 400)
     assert 0.005 < fit.p_value < 0.1 and fit.worst is None
@@ -48,7 +47,7 @@ def test_one_sighting_of_a_rare_token_is_as_unlikely_as_it_is():
 
 @pytest.mark.parametrize("expected", [0.02, 1.0, 7.0, 60.0, 3000.0, 240_000.0])
 def test_a_cell_adds_the_square_of_its_own_chance(expected):
-    """Against scipy's Poisson tails, out to chances of 1e-12."""
+    """Against scipy's Poisson tails, down to probabilities of 1e-12."""
     spread = expected**0.5
     counts = sorted({max(0, round(expected + deviation * spread)) for deviation in range(-7, 8)})
     found = _squared_deviates(torch.tensor(counts).double(), torch.tensor(expected).double())
@@ -60,7 +59,7 @@ def test_a_cell_adds_the_square_of_its_own_chance(expected):
 
 
 def test_many_small_cells_leave_p_values_spread_over_all_of_0_to_1():
-    """A test that called everything likely would see nothing: the mean of 300 p-values, within 6 standard errors."""
+    """Mean of 300 p-values within 6 standard errors of 1/2, since useless tests have large ones."""
     torch.manual_seed(0)
     probs = torch.rand(700, dtype=torch.float64)
     probs = probs / probs.sum()
