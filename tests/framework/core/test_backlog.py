@@ -1,4 +1,4 @@
-"""The host's bound on unread tokens is never too small, and takes few values in compiled graphs."""
+"""The host's bound on unread tokens: never too small, few values in compiled graphs."""
 
 import random
 

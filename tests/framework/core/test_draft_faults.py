@@ -1,4 +1,4 @@
-"""What breaks a contract is one clear error: of seeds, of drafts, of a verifier's probabilities."""
+"""Clear errors for broken contracts: seeds, drafts, and a verifier's probabilities."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def target() -> Target:
 
 
 class Uniform:
-    """Drafts token 1 from a uniform distribution, gamma times; `change` has the last word on the draft."""
+    """Drafts token 1 from a uniform distribution, gamma times; `change` edits the draft."""
 
     scheme, shape = SamplingScheme.IID, Shape.CHAIN
 
@@ -84,11 +84,11 @@ def test_seeds_are_one_whole_number_for_each_prompt(target, seeds, message):
         Autoregressive(target=target, sampling=PLAIN).generate([[1, 2]] * 2, stopping=FIVE, seeds=seeds)
 
 
-# What a verifier returns
+# A verifier's results
 
 
 class Faulty(SpeculativeSampling):
-    """Speculative sampling whose probabilities are changed where something was drafted."""
+    """Speculative sampling with changed probabilities where a draft has nodes."""
 
     def __init__(self, *, of_stops=lambda probs: probs, of_next=lambda probs: probs):
         self.of_stops, self.of_next = of_stops, of_next
@@ -103,7 +103,7 @@ class Faulty(SpeculativeSampling):
 
 
 def with_negative(probs):
-    """The same sum, and a first entry below 0."""
+    """Probabilities of the same sum with a negative first entry."""
     return torch.cat([probs[:, :1] - 1, probs[:, 1:-1], probs[:, -1:] + 1], 1)
 
 
@@ -174,7 +174,7 @@ def test_a_tree_that_the_host_knows_has_parents_before_children():
 
 
 def younger_only(elders_offered: bool) -> tuple[Draft, torch.Tensor]:
-    """All drafts of two siblings, the second of which is offered."""
+    """All drafts of two siblings, the second always offered."""
     q = [torch.tensor([[0.9, 0.1]], dtype=torch.float64)]
     draft, weights = every_draft(q, parent=[-1, -1], scheme=SamplingScheme.WITHOUT_REPLACEMENT)
     return replace(draft, valid=torch.tensor([[elders_offered, True]]).expand_as(draft.valid)), weights
@@ -182,7 +182,7 @@ def younger_only(elders_offered: bool) -> tuple[Draft, torch.Tensor]:
 
 @pytest.mark.parametrize("rule", [RecursiveRejection(), Traversal()], ids=lambda rule: type(rule).__name__)
 def test_a_younger_sibling_is_not_offered_without_its_elders(rule):
-    """It is drawn from q without the elder's token, and judged as drawn from q: biased, and the check says so."""
+    """Drawn without the elder's token but verified as drawn from q: biased, and detected."""
     p = [torch.tensor([[0.9, 0.1]], dtype=torch.float64), torch.full((2, 2), 0.5, dtype=torch.float64)]
     for elders_offered in (True, False):
         draft, weights = younger_only(elders_offered)
@@ -199,7 +199,7 @@ def test_a_younger_sibling_is_not_offered_without_its_elders(rule):
 
 @pytest.mark.parametrize("children", ["iid", "without_replacement", "likeliest"])
 def test_neither_the_tree_drafter_nor_the_loop_leaves_out_an_elder_sibling(target, children):
-    """Where few tokens have mass, behind ends of text, and as budgets run out."""
+    """Few tokens with mass, ends of text, and exhausted budgets."""
     seen: list[Draft] = []
     engine = Engine(
         target=target,

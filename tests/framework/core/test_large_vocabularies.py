@@ -1,4 +1,4 @@
-"""Where distributions are long, one row's at a time is in memory; and what is computed so is what all at once give."""
+"""Long distributions: memory for one row at a time, and unchanged results."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_probabilities_of_single_tokens_are_those_of_the_distributions(
 
 
 class Largest(TorchDispatchMode):
-    """The most entries that any tensor had that was made meanwhile."""
+    """The largest number of entries among tensors created in this mode."""
 
     entries = 0
 
@@ -51,7 +51,7 @@ class Largest(TorchDispatchMode):
 
 
 def verified(rule, draft: Draft, sampling: Sampling) -> int:
-    """The most entries of one tensor while a draft is verified."""
+    """The largest tensor during verification of a draft, in entries."""
     logits = torch.randn(len(draft.tokens), draft.num_nodes + 1, 30_000, generator=torch.Generator().manual_seed(2))
     target, stop = TargetRows(logits.bfloat16(), draft, sampling), torch.zeros(len(draft.tokens), dtype=torch.int64)
     with Largest() as largest:
@@ -72,7 +72,7 @@ def test_no_copy_of_all_distributions_is_made(sampling: Sampling, monkeypatch) -
     cases = [(SpeculativeSampling(), draft) for draft in (chosen, drawn, few)] + [(TreeWalk(), chosen)]
     for rule, draft in cases:
         assert verified(rule, draft, sampling) <= 2 * 30_000
-    monkeypatch.setattr(standardising, "ENTRIES_AT_ONCE", 10**9)  # all at once: what is counted is seen
+    monkeypatch.setattr(standardising, "ENTRIES_AT_ONCE", 10**9)  # control: all rows at once
     assert verified(SpeculativeSampling(), drawn, sampling) >= 2 * 9 * 30_000
 
 

@@ -1,4 +1,4 @@
-"""A generation_config's logits processors: equal to transformers' own, in every loop, on every node's own path."""
+"""Logits processors of generation_config against transformers' own, in every loop and on every tree path."""
 
 import json
 from dataclasses import replace
@@ -82,7 +82,7 @@ def conditioned() -> Target:
 
 
 def generated(target: Target, prompt, options: dict) -> list[int]:
-    """What `generate` itself gives for one prompt at T=0, from nothing but its own arguments."""
+    """Greedy tokens of `generate` for one prompt, from its own arguments alone."""
     if isinstance(prompt, Conditioned):
         given, also = prompt.source, {"decoder_input_ids": torch.tensor([prompt.text])}
     else:
@@ -112,11 +112,11 @@ def engine_of(target: Target, name: str, sampling: Sampling = GREEDY, **settings
     return Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=sampling, **settings)
 
 
-# Every processor is transformers' own, on any rows of any text
+# Every processor against transformers' own, on rows of random trees
 
 
 def rows_of_random_trees(seed: int) -> tuple[torch.Tensor, Sequences, Draft]:
-    """Logits [4, 7, 50], ragged sequences beyond whose length lies nonsense, and another tree of six nodes per row."""
+    """Logits [4, 7, 50], ragged sequences with random tokens beyond their ends, six-node trees."""
     random = torch.Generator().manual_seed(seed)
     lengths = [1, 5, 9, 13]
     texts = [torch.randint(0, 4, (length,), generator=random).tolist() for length in lengths]
@@ -131,7 +131,7 @@ def rows_of_random_trees(seed: int) -> tuple[torch.Tensor, Sequences, Draft]:
     return torch.randn(4, 7, WIDTH, generator=random), sequences, draft
 
 
-SMALL = {  # values for texts of the tokens 0 to 3
+SMALL = {  # options for texts of tokens 0 to 3
     "sequence_bias": [
         [[1], 1.5],
         [[0, 1], 0.25],
@@ -211,14 +211,14 @@ def test_half_precision_logits_are_processed_in_float32():
     assert got.dtype == torch.float32 and got.equal(ours.of_round(half.float(), sequences, draft, **lengths))
 
 
-# T=0: the tokens of `generate`
+# T=0: tokens of `generate`
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_greedy_tokens_are_those_of_generate(name, decoder_only):
     expected = [generated(decoder_only, prompt, OPTIONS[name]) for prompt in PROMPTS]
     target = with_options(decoder_only, OPTIONS[name])
-    assert expected != decoded(Autoregressive(target=decoder_only, sampling=GREEDY), PROMPTS), "the option must matter"
+    assert expected != decoded(Autoregressive(target=decoder_only, sampling=GREEDY), PROMPTS), "no token changes"
     plain = Autoregressive(target=target, sampling=GREEDY)
     assert decoded(plain, PROMPTS) == expected
     assert decoded(plain, PROMPTS[:1]) == expected[:1]
@@ -229,7 +229,7 @@ def test_greedy_tokens_are_those_of_generate(name, decoder_only):
 
 
 def test_the_end_is_forced_by_the_budget_and_not_by_the_context():
-    """As in transformers, whose max_length is the prompt and max_new_tokens."""
+    """As in transformers, where max_length becomes prompt length + max_new_tokens."""
     target = with_options(tiny_target(context=8), {"forced_eos_token_id": 44})
     prompts, stopping = [[5, 6], [9] * 4], Stopping(max_new_tokens=4)
     for decoder in (Autoregressive(target=target, sampling=GREEDY), engine_of(target, "prompt_lookup")):
@@ -276,7 +276,7 @@ def test_machine_code_applies_them_too(decoder_only):
     assert decoded(Autoregressive(target=target, sampling=GREEDY, compiled=True), PROMPTS) == expected
 
 
-# T>0: the distribution
+# T>0: distribution
 
 
 DRAWN = {"repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "sequence_bias": [[[1, 2], 1.5]], "min_new_tokens": 2}
@@ -305,7 +305,7 @@ def transformers_distribution(target: Target, prompt: list[int], length: int, sa
 
 @pytest.mark.parametrize("drafter", ["small_transformer", "transformer_tree", "hierarchical"])
 def test_drawn_tokens_follow_the_processed_distribution(drafter):
-    """A chi-square test with a false-alarm rate of 1e-9; raw p is seen."""
+    """Chi-square with a false-alarm rate of 1e-9; negative control: unprocessed p."""
     sampling, prompt, length = Sampling(temperature=1.1), [1, 2, 3, 1], 4
     raw = tiny_target(vocabulary=4)
     target = replace(raw, processors=processors_of(raw.model.model, DRAWN, vocabulary_size=4))
@@ -320,7 +320,7 @@ def test_drawn_tokens_follow_the_processed_distribution(drafter):
     assert continuation_distribution(raw, prompt, length, sampling).fit(tokens).p_value < 1e-9
 
 
-# Which options are applied, and which refused
+# Applied and refused options
 
 
 def test_every_option_of_transformers_is_in_one_group():
@@ -404,12 +404,12 @@ def test_a_folder_says_what_its_model_applies(tmp_path):
     assert load_target(**settings, generation="ignore").processors.options == {}
     over = load_target(**settings, generation={"repetition_penalty": None, "min_new_tokens": 3})
     assert over.processors.options == {"no_repeat_ngram_size": 2, "min_new_tokens": 3}
-    # Hugging Face's side does as the target does, whatever the model's own file says.
+    # The Hugging Face baseline applies the target's options; the model's own file has no effect.
     for generation in ("model", "ignore"):
         target = load_target(**settings, generation=generation)
         theirs = [decoded(HuggingFaceGenerate(target=target, sampling=GREEDY), [prompt])[0] for prompt in PROMPTS]
         assert theirs == decoded(Autoregressive(target=target, sampling=GREEDY), PROMPTS)
-        assert target.model.model.generation_config.repetition_penalty == 1.5, "the model is left as it was"
+        assert target.model.model.generation_config.repetition_penalty == 1.5, "the baseline changed the model"
 
 
 def test_beam_search_refuses_them(decoder_only):

@@ -1,4 +1,4 @@
-"""Errors of options: the words, the path that callers add, and the kinds of errors they are."""
+"""Errors of options: their words, the paths that callers add, and their types."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Logits to distributions, and distributions to tokens."""
+"""From logits to distributions, and from distributions to tokens."""
 
 import math
 from fractions import Fraction
@@ -23,7 +23,7 @@ ALMOST_ONE = math.nextafter(1, 0)
 
 
 def distribution(sampling: Sampling, masses: list[float]) -> list[float]:
-    """The standardised distribution of log masses, in float64 so that boundaries are where they are written."""
+    """The standardised distribution of log masses, in float64 for exact boundaries."""
     return sampling.probs(torch.tensor(masses, dtype=torch.float64).log()).tolist()
 
 
@@ -65,7 +65,7 @@ def test_the_ends_of_the_ranges_are_allowed() -> None:
 
 
 def test_agrees_with_transformers() -> None:
-    """Order and boundaries are those of transformers' own warpers, on logits without ties."""
+    """Order and boundaries equal those of transformers' warpers, on logits without ties."""
     random = torch.Generator().manual_seed(0)
     settings = [
         Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
@@ -87,11 +87,11 @@ def test_agrees_with_transformers() -> None:
 
 def test_settings_apply_in_order() -> None:
     masses = [0.4, 0.3, 0.2, 0.1]
-    # After top-k the first token alone has mass 4/7; before it, it takes two to reach 1/2.
+    # After top-k the first token alone has mass 4/7; before top-k, two tokens reach 1/2.
     assert distribution(Sampling(top_k=2, top_p=0.5), masses) == [1, 0, 0, 0]
-    # Min-p first would leave 4/7 and 3/7, and top-p then only the first.
+    # Min-p first would leave 4/7 and 3/7, and top-p after it only the first.
     assert distribution(Sampling(top_p=0.5, min_p=0.6), masses) == pytest.approx([4 / 7, 3 / 7, 0, 0])
-    # Masses at temperature 1/2 are 16, 9, 4 and 1 in 30: the first one alone reaches 1/2 only then.
+    # At temperature 1/2 the masses are 16, 9, 4 and 1 in 30: the first token alone reaches 1/2.
     assert distribution(Sampling(temperature=0.5, top_p=0.5), masses) == [1, 0, 0, 0]
     assert distribution(Sampling(temperature=0.5, min_p=0.5), masses) == pytest.approx([16 / 25, 9 / 25, 0, 0])
 
@@ -99,11 +99,11 @@ def test_settings_apply_in_order() -> None:
 def test_boundaries() -> None:
     masses = [0.25, 0.5, 0.125, 0.125]
     assert distribution(Sampling(top_p=0.5), masses) == [0, 1, 0, 0]
-    assert distribution(Sampling(top_p=0.51), masses) == pytest.approx([1 / 3, 2 / 3, 0, 0])  # the crossing one is kept
+    assert distribution(Sampling(top_p=0.51), masses) == pytest.approx([1 / 3, 2 / 3, 0, 0])  # crossing token kept
     assert distribution(Sampling(top_p=0.76), masses) == pytest.approx(
         [2 / 7, 4 / 7, 1 / 7, 0]
-    )  # of equals, the smaller id
-    assert distribution(Sampling(top_k=3), masses) == pytest.approx(masses)  # a tie with the third is kept
+    )  # ties go to the smaller id
+    assert distribution(Sampling(top_k=3), masses) == pytest.approx(masses)  # top-k keeps a tie with the third
     assert distribution(Sampling(top_k=2), masses) == pytest.approx([1 / 3, 2 / 3, 0, 0])
     assert distribution(Sampling(min_p=0.25), [2.0, 8.0, 4.0, 1.0]) == pytest.approx([2 / 14, 8 / 14, 4 / 14, 0])
 
@@ -121,7 +121,7 @@ def test_boundaries_to_the_last_bit() -> None:
 
 
 def test_the_nucleus_ends_where_its_mass_is_reached() -> None:
-    """Masses that are exact in binary, so that every prefix of them is a top-p that is met to the last bit."""
+    """Masses exact in binary: top-p meets every prefix sum to the last bit."""
     random = np.random.default_rng(0)
     for _ in range(100):
         parts = random.multinomial(64, [1 / 8] * 8)
@@ -155,7 +155,7 @@ def test_a_low_temperature_approaches_temperature_zero() -> None:
 
 
 def test_the_least_temperature_divides_what_models_say_in_float32() -> None:
-    """Below it, logits that are not equal would all be infinite, and the row NaN."""
+    """At a lower temperature, unequal logits would all become infinite, and the row NaN."""
     logits = torch.tensor([[-3e8, 1.0, 3e8], [-3e8, -2e8, -2.9e8]])
     assert Sampling(temperature=LEAST_TEMPERATURE).probs(logits).tolist() == [[0, 0, 1], [0, 1, 0]]
     assert not (logits / (LEAST_TEMPERATURE / 10)).isfinite().all()
@@ -208,7 +208,7 @@ def test_draw_inverts_the_cumulative_distribution_exactly() -> None:
         total = sum(masses)
         if not total:
             continue
-        # u * total is a multiple of 1/16, often on a boundary, and exact where u is a double.
+        # u * total is a multiple of 1/16, often on a boundary; only u that are exact doubles remain.
         uniforms = [u for u in (Fraction(j, 16 * total) for j in range(16 * total)) if Fraction(float(u)) == u]
         expected = [next(i for i in range(len(masses)) if sum(masses[: i + 1]) > u * total) for u in uniforms]
         assert draws(masses, [float(u) for u in uniforms]) == expected
@@ -238,14 +238,14 @@ def test_draws_resolve_more_than_24_bits() -> None:
     cumulative = probs.double().cumsum(0)
     uniform = (cumulative[rare - 1] + 0.5e-9) / cumulative[-1]
     assert draw(probs, uniform) == rare
-    # No multiple of 2**-24 reaches it, nor do float32 sums see it.
+    # Multiples of 2**-24 miss it, and float32 sums do not resolve it.
     coarse = torch.tensor([math.floor(uniform * 2**24), math.ceil(uniform * 2**24)], dtype=torch.float64) / 2**24
     assert rare not in draw(probs, coarse)
     assert cumulative[rare].float() == cumulative[rare - 1].float()
 
 
 def test_draws_follow_the_distribution() -> None:
-    """Chi-square of 60 cells; false-alarm rate 1e-7, and the seed is fixed."""
+    """Chi-square of 60 cells; false-alarm rate 1e-7, fixed seed."""
     random = torch.Generator().manual_seed(5)
     probs = (1.5 * torch.randn(60, generator=random)).clamp(min=-3).softmax(0)
     number = 300_000
@@ -271,7 +271,7 @@ def test_shapes() -> None:
     assert index.shape == (2, 3) and index.dtype == torch.int64
     for row in range(2):
         assert torch.equal(draw(probs[row], uniforms[row]), index[row])
-    shared = draw(probs[0, 0], uniforms)  # one distribution for all
+    shared = draw(probs[0, 0], uniforms)  # one distribution for all rows
     assert torch.equal(shared, draw(probs[0, 0].expand(2, 3, 5), uniforms))
     assert draw(torch.tensor([0.0, 2.0]), torch.tensor(0.3, dtype=torch.float64)).shape == ()
 
@@ -285,19 +285,19 @@ def test_sample_draws_from_the_standardised_distribution() -> None:
 
 
 def test_a_draw_from_nan_stays_in_range() -> None:
-    """The loops raise on such distributions, but only after the draw: it must not become an index error first."""
+    """The loops check distributions after the draw, which must not raise an IndexError first."""
     index = draw(torch.full((3, 5), NAN), torch.tensor([0.0, 0.5, ALMOST_ONE], dtype=torch.float64))
     assert ((index >= 0) & (index < 5)).all()
 
 
 def test_a_temperature_beyond_the_machine_integers_is_a_flat_distribution() -> None:
-    """Found by fuzzing: torch takes no such int as a divisor."""
+    """Found by fuzzing: torch rejects such an int as a divisor."""
     probs = Sampling(temperature=10**20).probs(torch.tensor([1.0, 2.0]))
     assert torch.equal(probs, torch.tensor([0.5, 0.5]))
 
 
 def test_the_largest_come_in_order_and_the_smallest_ids_first_on_ties() -> None:
-    """What a stable sort puts first, on few values that repeat, some of them forbidden."""
+    """Indices of a stable sort, on values with ties, some of them forbidden."""
     values = torch.randint(-2, 3, (40, 3, 9), generator=torch.Generator().manual_seed(0)).double()
     values[values == -2] = -INF
     values[values == 0] *= -1.0  # 0 and -0 are equal

@@ -1,4 +1,4 @@
-"""The shapes of what holds committed tokens."""
+"""Shapes of committed tokens."""
 
 import torch
 

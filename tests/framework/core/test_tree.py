@@ -1,4 +1,4 @@
-"""Trees in the loop: their structure, one pass over all nodes, and the accepted path moved into place."""
+"""Trees: their structure, one pass over all nodes, and the accepted path moved into place."""
 
 import random
 from dataclasses import replace
@@ -29,7 +29,7 @@ def random_parents(num_rows: int, num_nodes: int, dice: random.Random) -> torch.
 
 
 def ancestors(parent: list[int], node: int) -> list[int]:
-    """The path to a node, itself included, from the top."""
+    """The path from the top to a node, itself included."""
     path = []
     while node >= 0:
         path.append(node)
@@ -87,14 +87,14 @@ def test_the_host_knows_that_a_tree_is_empty():
 
 
 def test_nodes_at_equal_distances_are_a_slice():
-    # Two chains of three nodes: an index by a tensor takes longer.
+    # Two chains of three nodes: slices are faster than tensor indices.
     tree = Tree.shared([-1, -1, 0, 1, 2, 3], 1, torch.device("cpu"))
     assert tree.groups_by_depth_and_rank == [slice(0, 1, 1), slice(1, 2, 1), slice(2, 4, 1), slice(4, 6, 1)]
     assert tree.groups_by_place == [slice(0, 5, 2), slice(1, 6, 2)]
 
 
 def test_what_the_host_knows_of_a_shared_tree_is_what_the_parents_say():
-    """And of a tree that it does not know, bounds that hold for all."""
+    """A shared tree's depth and widths are exact; an unshared tree's are upper bounds."""
     dice = random.Random(0)
     for num_nodes in (1, 2, 5, 12) * 5:
         parents = breadth_first(num_nodes, dice)
@@ -127,7 +127,7 @@ def test_what_the_host_knows_of_a_shared_tree_is_what_the_parents_say():
 
 
 def breadth_first(num_nodes: int, dice: random.Random) -> list[int]:
-    """Parents of a random tree whose nodes are numbered level by level."""
+    """Parents of a random tree, its nodes numbered level by level."""
     free = [dice.randrange(-1, node) for node in range(num_nodes)]
     order = sorted(range(num_nodes), key=lambda node: (len(ancestors(free, node)), node))
     return [order.index(free[node]) if free[node] >= 0 else -1 for node in order]
@@ -143,7 +143,7 @@ def test_a_tree_is_looked_at_once_whoever_is_offered_fewer_nodes():
     ):
         fewer = draft.offered(nodes == 1)
         assert fewer.tree is draft.tree and not fewer.valid.any()
-        # But never that of other parents.
+        # Other parents get a structure of their own.
         other = replace(fewer, parent=torch.full((2, 3), -1), shape=Shape.TREE)
         assert other.tree.depth.tolist() == [[0, 1, 1, 1]] * 2
     assert Draft.of_tree(tree, nodes, SamplingScheme.ONE_HOT).tree is tree
@@ -151,7 +151,7 @@ def test_a_tree_is_looked_at_once_whoever_is_offered_fewer_nodes():
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_one_pass_over_ragged_trees_equals_a_pass_per_path(family):
-    """And what follows the accepted path, moved into place, is what follows it without a cache."""
+    """Logits after the accepted path, moved into place, equal those of an uncached pass."""
     target, dice = tiny_target(family, dtype=torch.float64), random.Random(0)
     lm, num_nodes = target.model, 9
     parent = random_parents(len(RAGGED), num_nodes, dice)
@@ -185,7 +185,7 @@ def uncached(lm: CachedLM, tokens: list[int]) -> torch.Tensor:
 
 
 class Bushes:
-    """Trees that differ by row and round; some nodes are the right ones, and siblings never hold the same token."""
+    """Trees that differ by row and round, with some correct nodes and distinct siblings."""
 
     scheme, shape = SamplingScheme.ONE_HOT, Shape.TREE
 
@@ -257,7 +257,7 @@ def test_ragged_trees_give_the_targets_greedy_tokens(verifier):
     expected = plain.generate(RAGGED, stopping=stopping, seeds=[0] * 8)
     together = generate(target, Bushes(truths=truths), verifier, RAGGED)
     assert together.tokens == expected.tokens and together.finish_reasons == expected.finish_reasons
-    assert together.tally.metrics()["tau"] > 1.5, "nothing of the trees was kept"
+    assert together.tally.metrics()["tau"] > 1.5, "no node was accepted"
     for row, prompt in enumerate(RAGGED):
         alone = generate(target, Bushes(truths=truths), verifier, [prompt])
         assert alone.tokens[0] == expected.tokens[row]
@@ -274,7 +274,7 @@ def test_every_end_of_text_inside_a_tree_ends_the_row():
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(temperature=0.7, top_k=5)], ids=["T=0", "T=1", "k"])
 def test_a_chain_through_the_tree_path_gives_the_same_tokens(sampling):
-    """As chain and as tree, the same drafts with the same seeds; in float64, so that no rounding decides a draw."""
+    """Equal drafts and seeds as chain and tree; in float64 no rounding decides a draw."""
     target = tiny_target(dtype=torch.float64)
     truths = truths_of(target, RAGGED)
     as_chain = generate(target, Bushes(truths=truths, as_chain=None), SpeculativeSampling(), RAGGED, sampling=sampling)

@@ -1,4 +1,4 @@
-"""Uniforms are a function of row seed and round."""
+"""Uniforms as a function of row seed and round."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from torch import Tensor
 from framework.core.uniforms import ROUNDS_PER_BLOCK, RoundUniforms, Uniforms
 
 CPU = torch.device("cpu")
-ROUNDS = 2 * ROUNDS_PER_BLOCK + 3  # across two borders of blocks
+ROUNDS = 2 * ROUNDS_PER_BLOCK + 3  # across two block boundaries
 LARGEST = 2**128 - 1
 
 
 def stream(seeds: list[int], width: int = 3, rounds: int = ROUNDS) -> Tensor:
-    """[rounds, B, width]"""
+    """[rounds, B, width] uniforms."""
     uniforms = Uniforms(seeds, width, CPU)
     return torch.stack([uniforms.next_round().clone() for _ in range(rounds)])
 
@@ -56,7 +56,7 @@ def test_the_global_generators_play_no_part() -> None:
 
 def test_no_number_comes_twice() -> None:
     numbers = stream([0, 1, 2, 1000, LARGEST], width=8, rounds=200)
-    assert numbers.unique().numel() == numbers.numel()  # 8,000 numbers of 53 bits: a repeat by chance is 4e-9
+    assert numbers.unique().numel() == numbers.numel()  # 8,000 numbers of 53 bits: a chance repeat has probability 4e-9
 
 
 def test_a_seed_out_of_range_is_an_error() -> None:
@@ -67,7 +67,7 @@ def test_a_seed_out_of_range_is_an_error() -> None:
 
 @pytest.mark.parametrize("seeds", [[0], list(range(20))], ids=["one_row", "neighbouring_seeds"])
 def test_uniformity(seeds: list[int]) -> None:
-    """Kolmogorov-Smirnov, false-alarm rate 1e-7 each; the seeds are fixed."""
+    """Kolmogorov-Smirnov, false-alarm rate 1e-7 each; fixed seeds."""
     numbers = stream(seeds, width=4, rounds=1000)
     assert kstest(numbers.flatten().numpy(), "uniform").pvalue > 1e-7
     assert kstest(numbers.transpose(0, 2)[0].flatten().numpy(), "uniform").pvalue > 1e-7
@@ -75,14 +75,14 @@ def test_uniformity(seeds: list[int]) -> None:
 
 @pytest.mark.parametrize("pair", ["columns", "rounds", "rows"])
 def test_neighbours_are_independent(pair: str) -> None:
-    """Chi-square of 10 x 10 cells, false-alarm rate 1e-7 each; the seeds are fixed."""
+    """Chi-square of 10 x 10 cells, false-alarm rate 1e-7 each; fixed seeds."""
     numbers = stream(list(range(20)), width=4, rounds=1000)
     left, right = {
         "columns": (numbers[..., 0], numbers[..., 1]),
         "rounds": (numbers[:-1], numbers[1:]),
         "rows": (numbers[:, :-1], numbers[:, 1:]),
     }[pair]
-    # Neighbours of neighbours overlap; every other pair does not.
+    # Adjacent pairs overlap; every other pair does not.
     if pair == "rounds":
         left, right = left[::2], right[::2]
     if pair == "rows":
@@ -97,5 +97,5 @@ def test_a_rounds_numbers_are_told_apart_by_their_use():
     of_round = RoundUniforms(numbers, uniforms.of_this_round_on_host())
     assert of_round.stop.shape == of_round.next.shape == (2,) and of_round.draft.shape == (2, 5)
     together = torch.cat([of_round.stop.unsqueeze(1), of_round.next.unsqueeze(1), of_round.draft], 1)
-    assert together.equal(numbers)  # each is used once
+    assert together.equal(numbers)  # every number has one use
     assert of_round.draft_on_host.equal(of_round.draft)

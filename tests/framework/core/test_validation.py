@@ -1,4 +1,4 @@
-"""Whole numbers that are given as options: what is allowed, and how anything else is refused."""
+"""Whole-number options: their ranges, and errors for any other value."""
 
 import pytest
 
