@@ -1,4 +1,4 @@
-"""Speculative beam search finds the texts of plain beam search, of Hugging Face's, and the best of all there are."""
+"""Speculative beam search against plain beam search, Hugging Face's, and an exhaustive search."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ STOPPING = Stopping(max_new_tokens=20, eos_ids=(0,))
 
 
 def near(family: str, seed: int = 0) -> CachedLM:
-    """A small model that agrees with `tiny_target` about as often as not."""
+    """A small model that agrees with `tiny_target` about half of the time."""
     model = tiny_model(family, vocabulary=VOCABULARY, seed=seed)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -58,7 +58,7 @@ def test_texts_and_scores_are_those_of_plain_beam_search(family, policy):
     assert texts(ours) == texts(plain) and ours.finish_reasons == plain.finish_reasons
     assert scores(ours) == pytest.approx(scores(plain), abs=1e-5)
     kept, tested = sum(ours.tally.accepted_by_position), sum(ours.tally.tested_by_position)
-    assert 0 < kept < tested  # drafts are kept, and drafts are left
+    assert 0 < kept < tested  # some drafts are accepted, some rejected
     assert ours.tally.committed == plain.tally.committed == plain.tally.num_rounds > ours.tally.num_rounds
 
 

@@ -1,4 +1,4 @@
-"""Compiled rounds give the tokens of the eager loop, for every drafter and for what changes between rounds."""
+"""Compiled rounds give the eager loop's tokens, for every drafter and under changes between rounds."""
 
 import pytest
 import torch
@@ -21,14 +21,14 @@ from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
-FAST = ("eagle", "layer_skip", "prompt_lookup")  # the target's states, its cache, drafts made on the host
-COMPILED = [name for name in NAMES if not name.startswith("online_")]  # a drafter that learns is refused
+FAST = ("eagle", "layer_skip", "prompt_lookup")  # drafts from the target's states, from its cache, on the host
+COMPILED = [name for name in NAMES if not name.startswith("online_")]  # learning drafters are refused
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
 
 @pytest.fixture(autouse=True)
 def quickly(request, monkeypatch):
-    """What is traced is what is compiled; machine code is made of it where a test asks for that."""
+    """Run traced graphs eagerly except in tests that request `machine_code`."""
     torch._dynamo.reset()
     if "machine_code" not in request.fixturenames:
         monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
@@ -36,16 +36,16 @@ def quickly(request, monkeypatch):
 
 @pytest.fixture
 def machine_code():
-    """For slow tests only: a compiled graph takes seconds."""
+    """Compile to machine code: seconds per graph, hence for slow tests only."""
 
 
 def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:
-    """An eager and a compiled one, around one drafter."""
+    """An eager and a compiled engine with the same drafter."""
     return both_ways(target, tiny_factory(name, target.vocabulary_size)(target=target), sampling, policy)
 
 
 def small_engines(sampling: Sampling, policy) -> list[Engine]:
-    """The same around a small transformer; it and the target have one layer each, which is traced in half the time."""
+    """Both engines with a small transformer; one layer per model halves the tracing time."""
     target = one_layer()
     drafter = SmallTransformer(target, model=lambda _: tiny_cached_lm(num_hidden_layers=1, seed=2))
     return both_ways(target, drafter, sampling, policy)
@@ -68,7 +68,7 @@ def tokens_of(decoder, prompts, max_new_tokens: int = 12, **stops) -> list[list[
 
 
 def usual_first(name: str) -> list:
-    """Rows and settings for a drafter: drawn in the fast tests if it is one of FAST; all in the slow ones."""
+    """Cases of a drafter: FAST drafters' drawn tokens are fast tests, all others slow ones."""
     kind = name in KINDS
     slow = pytest.mark.slow
     return [
@@ -100,7 +100,7 @@ def test_machine_code_gives_them_as_well(name, sampling, machine_code):
 
 @pytest.mark.slow
 def test_like_models_keep_their_weights_apart(machine_code):
-    """The compiler's cache on the disk must not give a model the compiled graph of another one of the same shapes."""
+    """A model never gets the on-disk compiled graph of another model of equal shapes."""
     found = []
     for seed in (0, 1):
         torch._dynamo.reset()
@@ -113,7 +113,7 @@ def test_like_models_keep_their_weights_apart(machine_code):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "medusa", "layer_skip"])
 def test_compiled_graphs_write_keys_where_they_lie(name, machine_code):
-    """A round in a long text makes nothing as large as what one layer keeps of it."""
+    """A round in a long text allocates no tensor as large as one layer's keys."""
     _, graph = engines(tiny_target(context=9000), name, GREEDY, Fixed(gamma=3))
     stopping, seeds, stopwatch = Stopping(max_new_tokens=8000), [0, 1, 2], Stopwatch(torch.device("cpu"))
     decoding = graph.begin(RAGGED, stopping=stopping, seeds=seeds, detailed=False, stopwatch=stopwatch)
@@ -126,7 +126,7 @@ def test_compiled_graphs_write_keys_where_they_lie(name, machine_code):
 
 
 class Alternating(Fixed):
-    """Gammas in turn, none among them."""
+    """Changing gammas, some of them 0."""
 
     def __init__(self):
         super().__init__(gamma=3)
@@ -156,7 +156,7 @@ def test_few_compiled_graphs_serve_any_number_of_rounds_without_a_draft(monkeypa
     policy.begin = lambda: setattr(policy, "_turn", iter(([0] * 9 + [2]) * 9))
     eager, graph = small_engines(GREEDY, policy)
     assert tokens_of(graph, [RAGGED[0]], 30) == tokens_of(eager, [RAGGED[0]], 30)
-    assert len(made) <= 10, "a compiled graph for every such round would be more than twice as many"
+    assert len(made) <= 10, "too many compiled graphs; one for each round without a draft makes more than 20"
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
     stopping, seeds = Stopping(max_new_tokens=20), list(range(len(RAGGED)))
     found = [each.generate(RAGGED, stopping=stopping, seeds=seeds) for each in (eager, graph)]
     assert found[0].tokens == found[1].tokens
-    assert found[0].tally.num_rounds == found[1].tally.num_rounds  # a draft that became a chain would take more
+    assert found[0].tally.num_rounds == found[1].tally.num_rounds  # a draft reduced to a chain takes more rounds
 
 
 def test_a_drafter_keeps_its_acceptance():
-    """Equal tokens would not show that a compiled drafter sees the wrong slots: its drafts would only be poor."""
+    """Tokens stay equal when a compiled drafter reads wrong slots; acceptance falls."""
     eager, graph = small_engines(GREEDY, Fixed(gamma=2))
     tallies = [
         each.generate(RAGGED, stopping=Stopping(max_new_tokens=40), seeds=[0, 1, 2]).tally for each in (eager, graph)
@@ -188,9 +188,7 @@ def test_a_drafter_keeps_its_acceptance():
 
 @pytest.mark.parametrize("name", ["small_transformer", "medusa"])
 def test_temperatures_and_thresholds_share_their_compiled_graph(name, monkeypatch):
-    """They come as tensors, so that the compiler's cache on the disk knows the compiled graph of another
-    temperature.
-    """
+    """Both are tensor inputs, so that on-disk graphs serve every temperature and threshold."""
     graphs = []
     monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph.code) or graph.forward)
     settings = [Sampling(temperature=0.7, top_p=0.9, min_p=0.01), Sampling(temperature=1.3, top_p=0.5, min_p=0.1)]
@@ -207,13 +205,13 @@ def test_temperatures_and_thresholds_share_their_compiled_graph(name, monkeypatc
 )
 @pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup"])
 def test_one_compiled_graph_serves_rows_of_every_length(name, prompts, monkeypatch):
-    """How far rows reach is an input: a number of the compiled graph would make a compiled graph a round."""
+    """Row lengths are inputs: as constants they would cost a compiled graph per round."""
     graphs = []
     monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph) or graph.forward)
     eager, graph = engines(one_layer(), name, GREEDY, Fixed(gamma=2))
     assert tokens_of(graph, prompts, 30) == tokens_of(eager, prompts, 30)
     assert tokens_of(graph, [[4] * len(prompt) for prompt in prompts], 30)
-    # Prompt lookup has a compiled graph for rounds in which it finds nothing.
+    # Prompt lookup has a second graph, for rounds without a match.
     assert len(graphs) == (2 if name == "prompt_lookup" else 1)
 
 
@@ -240,7 +238,7 @@ def test_drafts_that_the_policy_ends_are_drafted_outside():
 
 
 def test_end_of_text_and_other_batches():
-    """The same compiled graphs serve new prompts; a batch of other size gets its own."""
+    """The same compiled graphs serve new prompts; each batch size has its own."""
     eager, graph = small_engines(GREEDY, Fixed(gamma=2))
     ends = tokens_of(eager, RAGGED)[0][4]
     for prompts in (RAGGED, [[7] * 9, [3, 4], [30]], [[8, 9]], RAGGED):
@@ -256,7 +254,7 @@ def test_detailed_counts_are_taken_call_by_call():
 
 @pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 1), (2, 1), (2, 5), (2, 20)])
 def test_fused_attention_is_sdpa(num_rows, num_tokens):
-    """With heads that share keys: sums in a compiled graph for few tokens, and one call for more and elsewhere."""
+    """Grouped heads: sums in compiled graphs for few tokens, one sdpa call everywhere else."""
     fused_attention.register()
     starts = torch.tensor([6, 3])[:num_rows]
     tokens = torch.arange(num_rows * num_tokens).reshape(num_rows, -1)
@@ -278,8 +276,8 @@ def test_fused_attention_is_sdpa(num_rows, num_tokens):
 
 
 def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
-    """Added to scores as 0 and 1 it would hide nothing."""
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # sums are taken in compiled graphs alone
+    """Added to scores as 0 and 1, a bool mask would hide nothing."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # only compiled graphs compute attention as sums
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 4, length, 8, generator=generator) for length in (1, 6, 6))
     seen = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])[:, None, None]

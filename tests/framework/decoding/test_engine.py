@@ -1,6 +1,6 @@
-"""The loop with every drafter: equal to plain decoding, row by row.
+"""The engine with every drafter: equal to plain decoding, row by row.
 
-That it keeps the distribution is test_proof.py's.
+test_proof.py shows that the engine keeps the distribution.
 """
 
 import gc
@@ -53,7 +53,7 @@ def speculative(decoder: Engine, prompts, stopping: Stopping, seeds: list[int] |
 
 
 class Scripted:
-    """Drafts what it is told: `script(tokens so far, gamma)` gives the next tokens of a row."""
+    """Drafts by script: `script(tokens so far, gamma)` returns the next tokens of a row."""
 
     scheme, shape = SamplingScheme.ONE_HOT, Shape.CHAIN
 
@@ -90,7 +90,7 @@ def expected(target) -> Generation:
 
 @pytest.fixture(scope="module")
 def drafter_of(target) -> Callable[[str], Drafter]:
-    """One drafter of a name for tests at temperature 0, which do not depend on what it has seen."""
+    """One shared drafter per name, for temperature 0, where drafts cannot change the tokens."""
     return cache(lambda name: build_drafter(name, target))
 
 
@@ -105,12 +105,12 @@ def test_greedy_tokens_equal_plain_decoding(target, expected, drafter_of, name, 
     decoder = engine(target, drafter_of(name), gamma)
     batch = speculative(decoder, RAGGED, THIRTY)
     assert batch.tokens == expected.tokens and batch.finish_reasons == expected.finish_reasons
-    for row in (0, 1, 5):  # all of them: test_rows_do_not_depend_on_their_batch
+    for row in (0, 1, 5):  # test_rows_do_not_depend_on_their_batch decodes all rows alone
         assert speculative(decoder, RAGGED[row : row + 1], THIRTY).tokens[0] == expected.tokens[row]
 
 
 def test_a_row_is_offered_no_more_than_its_own_budget_holds(target):
-    # The first row has room for two tokens after the prefill: one drafted, and one that follows.
+    # Row 0 has room for two tokens after the prefill: one drafted, and one after it.
     script = [1, 2, 3, 4]
     decoder = engine(target, Scripted(lambda tokens, gamma: script[:gamma]), gamma=4)
     prompts, stopping = [[5] * (target.model.context - 3), [9]], Stopping(max_new_tokens=12)
@@ -161,11 +161,10 @@ def test_alpha_counts_agree_with_the_distributions(name):
     metrics = tally.metrics()
     assert metrics["alpha/check"]
     assert sum(tally.tested_by_position) > 300
-    if decoder.drafter.shape is not Shape.CHAIN:  # overlap is no matter of trees
+    if decoder.drafter.shape is not Shape.CHAIN:  # overlap is defined for chains
         assert metrics["alpha/overlap"] is None
         return
-    # 5.5 standard deviations at the worst: a false alarm in 1 of 25 million; alpha/check alone, in 1 of 8,000, is not
-    # luck here, since the seeds are fixed.
+    # At worst 5.5 standard deviations, 1 false alarm in 25 million; alpha/check: 1 in 8,000, with fixed seeds.
     assert abs(metrics["alpha/overlap"] - metrics["alpha/empirical"]) < 5.5 * 0.5 / sum(tally.tested_by_position) ** 0.5
 
 
@@ -179,14 +178,14 @@ SAMPLINGS = {"T=0": GREEDY, "top_p": Sampling(temperature=0.8, top_p=0.9)}
     + [pytest.param(Sampling(), name, marks=pytest.mark.slow, id=f"T=1-{name}") for name in NAMES],
 )  # fmt: skip
 def test_rows_do_not_depend_on_their_batch(name, sampling):
-    """Alone, in every batch size to 16, shuffled, and beside rows that are longer or end earlier: the same tokens.
+    """Equal tokens of a row alone and in shuffled, ragged batches of up to 16.
 
-    The target is in float64, so that no draw is decided by how passes of another shape round.
+    Float64, so that the rounding of passes of other shapes decides no draw.
     """
     target = tiny_target(dtype=torch.float64)
     decoder = engine(target, build_drafter(name, target), 3, sampling)
     if learns(decoder.drafter) and not sampling.greedy:
-        pytest.skip("it learns from all rows of a batch, so that tokens depend on them; their distribution does not")
+        pytest.skip("it learns from all rows of a batch: tokens depend on the batch, their distribution does not")
     stopping, dice = Stopping(max_new_tokens=20, eos_ids=(0,)), random.Random(0)
     prompts = [*RAGGED, *([dice.randrange(1, 50) for _ in range(dice.randint(1, 60))] for _ in range(8))]
     alone = [speculative(decoder, [prompt], stopping, seeds=[row]).tokens[0] for row, prompt in enumerate(prompts)]
@@ -208,7 +207,7 @@ def test_full_acceptance_commits_gamma_plus_one(target):
 
 
 def test_end_of_text_anywhere_inside_a_draft(target):
-    """Every token of the greedy continuation serves once as end-of-text, with a drafter that is always right."""
+    """Each token of the greedy continuation as end of text, under an always correct drafter."""
     truth = plain(target, [[9, 8]], Stopping(max_new_tokens=25)).tokens[0]
     drafter = Scripted(lambda tokens, gamma: (truth + [0] * gamma)[len(tokens) - 2 :][:gamma])
     for eos in set(truth):
@@ -240,12 +239,12 @@ def test_the_context_ends_a_row(name):
 
 @pytest.mark.parametrize("name", mostly_slow(NAMES, fast=["medusa", "small_transformer"]))
 def test_memory_does_not_grow_with_the_rounds(name):
-    """Of tensors: what was committed is in buffers as wide as they will ever be."""
+    """Tensor memory: the buffers of committed tokens have their final width from the start."""
     target = tiny_target()
     decoder, stopping = engine(target, build_drafter(name, target)), Stopping(max_new_tokens=80)
     if learns(decoder.drafter):
-        pytest.skip("it keeps what it is to learn from, `buffer` texts at most")
-    decoder.generate([[5, 6, 7]] * 2, stopping=Stopping(max_new_tokens=12), seeds=[0, 1])  # trees are kept
+        pytest.skip("it stores up to `buffer` texts to learn from")
+    decoder.generate([[5, 6, 7]] * 2, stopping=Stopping(max_new_tokens=12), seeds=[0, 1])  # builds the cached trees
     decoding = decoder.begin(
         [[5, 6, 7]] * 2, stopping=stopping, seeds=[0, 1], detailed=False, stopwatch=Stopwatch(target.device)
     )
@@ -261,7 +260,7 @@ def test_memory_does_not_grow_with_the_rounds(name):
 def live_bytes() -> int:
     gc.collect()
     tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    storages = [each.untyped_storage() for each in tensors if not isinstance(each, FakeTensor)]  # a compiler's own
+    storages = [each.untyped_storage() for each in tensors if not isinstance(each, FakeTensor)]  # the compiler's own
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

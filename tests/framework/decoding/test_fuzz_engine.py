@@ -1,4 +1,4 @@
-"""The loop under random prompts, models, stops, drafters and policies: equal to plain decoding, and counts add up."""
+"""The engine against plain decoding under random prompts, models, stops, drafters and policies; consistent counts."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,12 +42,12 @@ from tests.support.random_cases import (
 )
 
 GREEDY = Sampling(temperature=0)
-ROUNDING = {torch.float32: TORN, torch.float64: 1e-9}  # of logits
+ROUNDING = {torch.float32: TORN, torch.float64: 1e-9}  # largest difference of logits by rounding
 
 
 @dataclass
 class Recorder(Witness):
-    """A witness that keeps, by round, what was proposed and what became of it."""
+    """A witness that records proposals and outcomes by round."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     proposal_of: dict[int, Proposal] = field(default_factory=dict)
@@ -101,12 +101,12 @@ def assert_is_plain_decoding(case: Case, verifier: Verifier, detailed: bool) -> 
     assert_ends_are_right(case, got)
     assert_counts_add_up(case, got, recorder.outcomes)
     counts = got.tally.counts()
-    if detailed:  # at temperature 0 a stop is certain, so what the distributions expect is what happened
+    if detailed:  # at temperature 0 stops are certain: expected counts equal observed ones
         assert counts["expected"] == counts["accepted"] and counts["expected_variance"] == 0
 
 
 def assert_ends_are_right(case: Case, generation: Generation) -> None:
-    """Every row ends at its first token that ends it, for the reason that comes first: by reading it from the start."""
+    """Every row ends at its first ending token, for the first applicable reason."""
     stopping = case.stopping
     for prompt, tokens, reason in zip(case.prompts, generation.tokens, generation.finish_reasons, strict=True):
         reasons = []
@@ -137,7 +137,7 @@ def assert_counts_add_up(case: Case, generation: Generation, outcomes: list[Outc
         accepted += int(reached[active].sum())
         offered += int(outcome.draft.offered_depth[active].sum())
         tested += int((reached + has_offered_child(outcome.draft, outcome.stop))[active].sum())
-    # What the device committed behind a stop string, before the host saw that, is taken back and not counted.
+    # The device commits tokens after a stop string before the host finds it; the host then removes them.
     stopped = torch.tensor([reason == "stop_string" for reason in generation.finish_reasons])
     assert torch.equal(done[~stopped], new_tokens[~stopped]) and (done >= new_tokens).all()
     counts = tally.counts()
@@ -145,7 +145,7 @@ def assert_counts_add_up(case: Case, generation: Generation, outcomes: list[Outc
     assert (counts["rounds"], counts["accepted"], counts["tested"]) == (rounds, accepted, tested)
     assert sum(counts["passes_by_nodes"]) == len(outcomes)
     assert accepted <= tested <= offered and counts["committed"] <= accepted + rounds
-    if not case.stopping.stop_strings:  # every accepted node could be kept, and but for end-of-text one more token
+    if not case.stopping.stop_strings:  # a round commits one more token than it accepts, except at eos
         by_eos = generation.finish_reasons.count("eos")
         assert accepted + rounds - by_eos <= counts["committed"]
     for name, value in tally.metrics().items():
@@ -154,7 +154,7 @@ def assert_counts_add_up(case: Case, generation: Generation, outcomes: list[Outc
 
 
 def has_offered_child(draft: Draft, row: Tensor) -> Tensor:
-    """[B] bool: whether a node that was offered hangs on this row of [pending, nodes...]: then one of them was lost."""
+    """[B] bool: whether a row of [pending, nodes...] has an offered, hence rejected child."""
     return (draft.valid & (draft.parent + 1 == row.unsqueeze(1))).any(1)
 
 
@@ -183,9 +183,7 @@ def test_rows_with_trees_do_not_depend_on_their_batch(case: Case, sampling: Samp
 
 
 def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, order: Any) -> None:
-    """Models are float64: rounding changes one draw in 1e13, and of the float32 distributions of an n-gram one in
-    1e7.
-    """
+    """Rounding changes one draw in 1e13 for float64 models, one in 1e7 for float32 n-grams."""
     recorder = Recorder(build_drafter(case.drafter, case.model))
     engine = case.engine(recorder, verifier, sampling)
     together = engine.generate(case.prompts, stopping=case.stopping, seeds=case.seeds)
@@ -205,7 +203,7 @@ def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, or
 # Dictated acceptance
 
 
-# The thresholds of draft_exit carry what the earlier rounds were like, which a drafter that begins anew has not seen.
+# Thresholds of draft_exit depend on earlier rounds, which a fresh drafter has not seen.
 FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
 
 
@@ -219,7 +217,7 @@ FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
 def test_state_follows_whatever_is_accepted(
     case: Case, sampling: Sampling, stops: list[list[int]], branching: DrafterChoice
 ) -> None:
-    """In every round a drafter drafts like one that begins there, and the target's logits are uncached ones."""
+    """In every round, drafts equal those of a fresh drafter, and target logits uncached ones."""
     for drafter in (*YAMLS, branching):
         assert_state_follows(replace(case, drafter=drafter), sampling, stops)
 
@@ -229,7 +227,7 @@ def assert_state_follows(case: Case, sampling: Sampling, stops: list[list[int]])
     engine = case.engine(recorder, verifier, sampling)
     engine.generate(case.prompts, stopping=case.stopping, seeds=case.seeds)
     for number, proposed in recorder.proposal_of.items():
-        outcome, logits = recorder.outcomes[number], verifier.logits[1 + number]  # prefill's come first
+        outcome, logits = recorder.outcomes[number], verifier.logits[1 + number]  # prefill's logits come first
         assert_same_offer(proposed.draft, begun_anew(case, proposed, sampling), outcome.active, case.model.vocabulary)
         for row in outcome.active.nonzero().flatten().tolist():
             for place, expected in uncached_rows(case.target, proposed.committed[row], outcome.draft, row).items():
@@ -238,12 +236,12 @@ def assert_state_follows(case: Case, sampling: Sampling, stops: list[list[int]])
 
 
 def uncached_rows(target: Target, committed: list[int], draft: Draft, row: int) -> dict[int, Tensor]:
-    """[V] logits of pending and of every offered node, by their row of [pending, nodes...]: a pass per branch."""
+    """[V] logits by row of [pending, nodes...], pending and offered nodes; one pass per branch."""
     tokens, parent, paths = draft.tokens[row].tolist(), draft.parent[row].tolist(), {-1: [-1]}
     for node in draft.valid[row].nonzero().flatten().tolist():
         paths[node] = [*paths[parent[node]], node]
     found: dict[int, Tensor] = {}
-    for node, path in reversed(paths.items()):  # the ends of branches first: those above them come along
+    for node, path in reversed(paths.items()):  # leaves first: their passes cover the nodes above
         if node + 1 not in found:
             logits = uncached(target, committed + [tokens[above] for above in path[1:]])
             found |= {above + 1: logits[len(committed) - 1 + depth] for depth, above in enumerate(path)}
@@ -251,7 +249,7 @@ def uncached_rows(target: Target, committed: list[int], draft: Draft, row: int) 
 
 
 def dictated(stops: list[list[int]]) -> Pattern:
-    """How deep acceptance goes, by round and row; again from the beginning where a list ends."""
+    """Acceptance depth by round and row; both lists repeat."""
 
     def depth(number: int, deepest: Tensor) -> Tensor:
         depths = stops[number % len(stops)]
@@ -261,7 +259,7 @@ def dictated(stops: list[list[int]]) -> Pattern:
 
 
 def begun_anew(case: Case, earlier: Proposal, sampling: Sampling) -> Draft:
-    """What another drafter of the kind proposes that reads the same committed tokens as a prompt."""
+    """Draft of a fresh drafter of the same kind, with the committed tokens as prompt."""
     texts, pending = [row[:-1] for row in earlier.committed], [row[-1] for row in earlier.committed]
     engine = case.engine(build_drafter(case.drafter, case.model, clone=True), Dictated(first=pending), sampling)
     begun = engine.begin(
@@ -276,7 +274,7 @@ def begun_anew(case: Case, earlier: Proposal, sampling: Sampling) -> Draft:
 
 
 def assert_same_offer(got: Draft, expected: Draft, active: Tensor, width: int) -> None:
-    """The same nodes with the same distributions are offered to the active rows.
+    """Compare the nodes and distributions offered to active rows.
 
     A policy may end a batch's draft sooner.
     """

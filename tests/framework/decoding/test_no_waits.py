@@ -1,6 +1,6 @@
-"""Nothing between a drafter's distributions and a round's outcome asks the device.
+"""No wait for the device between a drafter's distributions and a round's outcome.
 
-Run on tensors that hold no numbers.
+Fake tensors have no values: code that needs one raises.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Summaries come back from the wire as they were packed."""
+"""Packed summaries, equal after unpacking."""
 
 import torch
 

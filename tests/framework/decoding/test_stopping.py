@@ -1,4 +1,4 @@
-"""What ends a row, and what is kept of the tokens that end it."""
+"""Stopping criteria, and the tokens kept of an ending block."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from framework.decoding.stopping import Finisher, Stopping
 
 CPU = torch.device("cpu")
 EOS, END = 0, 9
-# Token i is the i-th letter; 26 is two letters, as merged tokens are.
+# Token i is the i-th letter; 26 is two letters, like a merged token.
 LETTERS = SimpleNamespace(
     decode=lambda tokens: "".join("abcdefghijklmnopqrstuvwxyz"[t] if t < 26 else "xy" for t in tokens)
 )
@@ -25,7 +25,7 @@ def start(
 
 
 def commit(finisher: Finisher, *blocks: list[int], sick: tuple[int, ...] = ()) -> list[int]:
-    """Commit one block of tokens per row; what pads the shorter ones must not matter, so it is an EOS."""
+    """Commit one block of tokens per row; EOS pads shorter ones and must not count."""
     longest = max(len(block) for block in blocks)
     tokens = torch.tensor([block + [EOS] * (longest - len(block)) for block in blocks])
     counts = torch.tensor([len(block) for block in blocks])
@@ -96,7 +96,7 @@ def test_budget() -> None:
 
 
 def test_context_limit_is_told_from_the_budget() -> None:
-    # A row of 5 may add 3 in a context of 8; a row of 4 has its budget of 4 exactly; a row of 1 has room to spare.
+    # In a context of 8, a row of 5 may add 3, a row of 4 exactly its budget of 4; a row of 1 has room left.
     sequences, finisher = start([[1] * 5, [1] * 4, [1]], context=8, max_new_tokens=4)
     assert finisher.remaining.tolist() == [3, 4, 4]
     assert commit(finisher, [2] * 6, [2] * 6, [2] * 6) == [3, 4, 4]
@@ -134,7 +134,7 @@ def test_stop_strings(blocks: list[list[int]], kept: list[int]) -> None:
 
 def test_a_stop_string_must_be_new_text() -> None:
     _, finisher = start([[1, 2, 3], [1, 2]], stop_strings=("bcd",), tokenizer=LETTERS)
-    assert commit(finisher, [3], [3]) == [1, 1]  # begun in the prompt
+    assert commit(finisher, [3], [3]) == [1, 1]  # the stop string starts in the prompt
     assert finisher.finish_reasons == ["", ""]
 
 
@@ -155,7 +155,7 @@ def test_sick_rows_raise_before_anything_is_handed_out() -> None:
     with pytest.raises(FloatingPointError, match=r"rows \[1\].*target\.dtype"):
         commit(finisher, [5], [5], [5], sick=(0, 1))
     assert finisher.new_tokens == [[EOS], [4], [4]]
-    assert commit(finisher, [5], [5], [5], sick=(0,)) == [0, 1, 1]  # a finished row may be sick
+    assert commit(finisher, [5], [5], [5], sick=(0,)) == [0, 1, 1]  # a finished row may have non-finite logits
 
 
 @pytest.mark.parametrize(
