@@ -1,4 +1,4 @@
-"""The published update rule of draft exit against numbers worked out by hand, row by row, and through the loop."""
+"""Draft exit's published update rule against hand-computed numbers, row by row, and through the engine."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def draft_exit(**options: object) -> DraftExit:
 
 
 def after(policy: DraftExit, *rounds: Readout) -> tuple[list[float], list[float]]:
-    """Acceptance and threshold of every row once these rounds were seen."""
+    """Acceptance and threshold of every row after these rounds."""
     for seen in rounds:
         policy.observe(seen)
     return policy.acceptance, policy.threshold
@@ -38,7 +38,7 @@ def after(policy: DraftExit, *rounds: Readout) -> tuple[list[float], list[float]
 
 
 def test_the_rule_by_hand() -> None:
-    """With b1 = 1/2, b2 = .9 and eps = .01 a move is .001: up, up, up, up to the target, then down, then held."""
+    """With b1 = 1/2, b2 = .9, eps = .01 and moves of .001: four up, two down, one held."""
     policy = draft_exit()
     rounds = [(4, 4), (4, 4), (4, 4), (5, 5), (5, 5), (8, 8), (2, 0)]
     #         .5      .75     .875    .9375   .96875  .984   .492
@@ -53,7 +53,7 @@ def test_the_rule_by_hand() -> None:
 
 
 def test_the_target_itself_counts_as_reached() -> None:
-    """Acceptance that equals alpha_target is not below it."""
+    """Acceptance equal to alpha_target counts as reached."""
     assert after(draft_exit(alpha_target=0.5), readout((4, 4)))[1] == pytest.approx([0.799])
 
 
@@ -63,12 +63,12 @@ def test_damping_and_step_are_options() -> None:
 
 
 def test_a_full_draft_that_was_lost_still_raises_the_threshold() -> None:
-    """Only a row whose acceptance has reached the target is held at max_gamma."""
+    """Max_gamma holds only rows whose acceptance has reached the target."""
     assert after(draft_exit(), readout((8, 0)))[1] == pytest.approx([0.801])
 
 
 def test_rows_adapt_for_themselves() -> None:
-    """A row alone, and the same row among others, some of them finished or with nothing to verify."""
+    """A row alone, and among rows that are finished or have nothing to verify."""
     mine = [(4, 4), (3, 1), (8, 8), (2, 2), (1, 1)]
     others = [[(1, 0), (8, 8, False), (0, 0)], [(4, 4), (2, 1, False), (0, 0)]]
     alone, among = draft_exit(), draft_exit()
@@ -115,7 +115,7 @@ def test_the_yaml_holds_the_published_settings() -> None:
     assert {option: getattr(policy, option) for option in published} == published
 
 
-# Through the loop
+# Through the engine
 
 
 def engine(policy: DraftExit, sampling: Sampling, *, vocabulary: int = 50) -> Engine:
@@ -141,7 +141,7 @@ def test_a_rows_tokens_do_not_depend_on_its_batch(temperature: float) -> None:
 
 
 def test_the_output_follows_the_targets_distribution_while_thresholds_move() -> None:
-    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7, and the seeds are fixed."""
+    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7, fixed seeds."""
     policy = draft_exit(**LIVELY)
     decoder, prompt, samples = engine(policy, Sampling(), vocabulary=3), [1, 2, 1, 0, 2], 8000
     generation = decoder.generate([prompt] * samples, stopping=Stopping(5), seeds=list(range(samples)))

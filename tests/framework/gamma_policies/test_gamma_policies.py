@@ -1,4 +1,4 @@
-"""The update rule of every gamma policy against sequences worked out by hand, and what all policies must keep to."""
+"""Every gamma policy's update rule against hand-computed sequences, and the contract of all policies."""
 
 import math
 import random
@@ -29,13 +29,13 @@ from framework.metrics import theory
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.rounds import drafted, readout
 
-register_resolvers()  # one policy's yaml names what is embedded
+register_resolvers()  # one yaml refers to an embedded head
 FOLDER = Path(__file__).parents[3] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def policy_of(name: str, **options: object) -> GammaPolicy:
-    """The policy of a yaml, some options changed; one that wants costs gets some."""
+    """Build a policy from its yaml, with changed options and, if used, fixed costs."""
     policy = build(OmegaConf.merge(OmegaConf.load(FOLDER / f"{name}.yaml"), options))
     if hasattr(policy, "use_costs"):
         policy.use_costs(Costs(c=0.1, target_times=tuple(1 + 0.05 * rows for rows in range(policy.max_gamma + 1))))
@@ -43,7 +43,7 @@ def policy_of(name: str, **options: object) -> GammaPolicy:
 
 
 def gammas(policy: GammaPolicy, *rounds: Readout) -> list[int]:
-    """What it asks for before each round and after the last."""
+    """Gamma before each round and after the last."""
     policy.begin()
     asked = [policy.next_gamma()]
     for seen in rounds:
@@ -66,7 +66,7 @@ def test_additive_never_falls_below_one() -> None:
 
 
 def test_additive_counts_what_was_offered_by_rows_that_took_part() -> None:
-    """Fewer nodes than asked for, all accepted, are a full acceptance; finished rows and empty drafts say nothing."""
+    """A whole short draft is a full acceptance; finished rows and empty drafts are ignored."""
     policy = Heuristic(initial=3, max_gamma=9)
     rounds = [
         readout((1, 1)),
@@ -99,21 +99,21 @@ def test_alpha_is_a_fading_ratio_over_tested_nodes() -> None:
     assert policy.alpha == 2 / 3
     policy.observe(readout((3, 3)))
     assert policy.alpha == (2 + 3) / (3 + 3)
-    policy.observe(readout((4, 1)))  # tests 2
+    policy.observe(readout((4, 1)))  # 2 tested nodes
     assert policy.alpha == (2 + 2.5) / (3 + 3.5)
     policy.observe(readout((0, 0)))
-    assert policy.alpha == (2 + 2.5) / (3 + 3.5)  # nothing tested, nothing forgotten
-    policy.observe(readout((2, 2), (4, 2), (4, 4, False), (0, 0)))  # tests 2 and 3
+    assert policy.alpha == (2 + 2.5) / (3 + 3.5)  # an empty draft changes nothing
+    policy.observe(readout((2, 2), (4, 2), (4, 4, False), (0, 0)))  # 2 and 3 tested nodes
     assert policy.alpha == (2 + 1.25 + 4) / (3 + 1.75 + 5)
     policy.begin()
     assert policy.alpha == 2 / 3
-    policy.observe(readout((4, 2), (3, 1), (2, 0)))  # all of them test one more than they accept
+    policy.observe(readout((4, 2), (3, 1), (2, 0)))  # every row tests one node more than it accepts
     assert policy.alpha == (2 + 3) / (3 + 6)
 
 
 @pytest.mark.parametrize(
     ("alpha", "c", "gamma"),
-    [  # where Theorem 3.8 has its maximum
+    [  # maxima of Theorem 3.8
         (0.5, 0.01, 5), (0.6, 0.02, 6), (0.7, 0.05, 6), (0.8, 0.1, 6), (0.9, 0.2, 7), (0.9, 0.05, 13), (0.1, 0.1, 0),
     ],
 )  # fmt: skip
@@ -121,11 +121,11 @@ def test_gamma_is_the_optimum_of_theorem_3_8(alpha: float, c: float, gamma: int)
     policy = best(c=c, prior_accepted=1e9 * alpha, prior_rejected=1e9 * (1 - alpha))
     assert policy.next_gamma() == gamma
     policy.use_costs(Costs(c=9.0, target_times=(1.0,) * 21))
-    assert policy.next_gamma() == gamma  # a c that was given stays
+    assert policy.next_gamma() == gamma  # a given c overrides the measured one
 
 
 def test_measured_passes_of_the_target_count() -> None:
-    """Five rows cost what one does, six cost double: gamma stops at 4, wherever alpha lies from .7 on."""
+    """Six rows cost twice as much as five or one: for alpha >= .7, gamma is 4."""
     times = (1.0,) * 5 + (2.0,) * 8
     for alpha in (0.7, 0.8, 0.9):
         policy = best(c=None, max_gamma=12, prior_accepted=alpha, prior_rejected=1 - alpha)
@@ -137,13 +137,13 @@ def test_measured_passes_of_the_target_count() -> None:
 def test_gamma_follows_alpha_down_and_up() -> None:
     rounds = [readout((5, 0))] * 6 + [readout((5, 5))] * 6
     asked = gammas(best(c=0.5), *rounds)
-    # alpha is 2/3, then .4 after 6 rejections of weight 2 in all, then .92 as they fade and 10 acceptances remain.
+    # alpha: 2/3, then .4 after 6 rejections of total weight 2, then .92 as these fade and 10 acceptances remain.
     assert (asked[0], asked[6], asked[-1]) == (1, 0, 4)
     assert asked[:7] == sorted(asked[:7], reverse=True) and asked[6:] == sorted(asked[6:])
 
 
 def test_it_probes_where_drafting_does_not_pay() -> None:
-    """At c = 2 no alpha is worth a draft: one node is tested in every third round, and never without probing."""
+    """Where drafting never pays, a policy drafts one node every `probe_every` rounds, or none."""
     for probe_every, expected in ((3, [0, 0, 1, 0, 0, 1, 0]), (1, [1] * 7), (None, [0] * 7)):
         policy = best(c=2, probe_every=probe_every)
         asked = []
@@ -176,12 +176,12 @@ def test_a_row_goes_on_from_the_threshold_upwards() -> None:
 
 
 def test_it_stops_where_the_entropy_bound_says() -> None:
-    """At factor .2 and threshold .4, H may be (1 - .4)^2 / .2 = 1.8 nats: six equally likely tokens have 1.79."""
+    """Factor .2 and threshold .4 bound H by (1 - .4)^2 / .2 = 1.8 nats; six equal tokens have 1.79."""
     policy = EntropyBound(max_gamma=5, factor=0.2, threshold=0.4)
     distributions = torch.zeros(3, 8)
     for row, number in enumerate((1, 6, 7)):
         distributions[row, :number] = 1 / number
-    # Whichever token was drawn: the distribution alone decides.
+    # The distribution alone decides, not the drawn token.
     for entry in (torch.zeros(3, dtype=torch.int64), torch.tensor([0, 5, 6])):
         assert policy.should_continue(DraftedNode(distributions, entry, depth=1)).tolist() == [True, True, False]
     assert (
@@ -204,7 +204,7 @@ def constant_head(tmp_path: Path) -> Path:
 
 
 def test_the_head_stops_once_the_product_of_its_chances_is_too_small(constant_head: Path) -> None:
-    """0.8, 0.64, 0.512: the third node is the last one at a threshold of 0.6, in every draft anew."""
+    """0.8, 0.64, 0.512: at threshold 0.6 every draft ends after its third node."""
     policy = StopHead(max_gamma=8, path=str(constant_head), threshold=0.6)
     for _ in range(2):
         answers = [policy.should_continue(drafted(0.5, 0.1, depth=depth)).tolist() for depth in (1, 2, 3)]
@@ -227,21 +227,26 @@ def bandit(**options: object) -> Bandit:
 
 
 def test_every_arm_is_played_once_and_then_the_fastest() -> None:
-    """Tokens per time: 2 / 1.1 = 1.82, 5 / 1.4 = 3.57, 1 / 1.2 = .83; then 4 falls to (5 + 1) / 2 / 1.4 = 2.14, and to
-    (5 + 1 + 1) / 3 / 1.4 = 1.67."""
+    """Tokens per time: 2 / 1.1 = 1.82, 5 / 1.4 = 3.57, 1 / 1.2 = .83.
+
+    Then 4 falls to (5 + 1) / 2 / 1.4 = 2.14, and to (5 + 1 + 1) / 3 / 1.4 = 1.67.
+    """
     rounds = [(1, 1), (4, 4), (2, 0), (4, 0), (4, 0)]
     assert gammas(bandit(), *map(readout, rounds)) == [1, 4, 2, 4, 4, 1]
 
 
 def test_what_is_known_little_of_is_played_again() -> None:
-    """After n rounds the width of an arm played once is gamma * sqrt(2 ln n) / time: 4 has by far the widest."""
+    """Confidence width after one play in n rounds: gamma * sqrt(2 ln n) / time, largest for 4."""
     rounds = [readout((1, 1)), readout((4, 0)), readout((2, 1))]
     assert gammas(bandit(), *rounds)[-1] == 1 and gammas(bandit(exploration=1.0), *rounds)[-1] == 4
 
 
 @pytest.mark.parametrize("exploration", [0.5, 1.0])
 def test_the_arm_is_the_one_of_the_largest_bound_written_out(exploration: float) -> None:
-    """(mean + exploration gamma sqrt(2 ln t / n)) / (1 + 0.1 gamma), over 300 rounds of random rewards."""
+    """Bound of an arm after t rounds, n of them its own.
+
+    (mean + exploration gamma sqrt(2 ln t / n)) / (1 + 0.1 gamma); 300 rounds of random rewards.
+    """
     dice, arms, rewards = random.Random(0), [1, 4, 2, 6], {arm: [] for arm in (1, 4, 2, 6)}
     policy = bandit(gammas=arms, exploration=exploration)
     for number in range(300):
@@ -256,7 +261,7 @@ def test_the_arm_is_the_one_of_the_largest_bound_written_out(exploration: float)
         accepted = sum(dice.random() < 0.7 for _ in range(expected))
         policy.observe(readout((expected, accepted)))
         rewards[expected].append(1 + accepted)
-    assert sum(len(seen) > 4 for seen in rewards.values()) >= 3, "the bound chose between arms"
+    assert sum(len(seen) > 4 for seen in rewards.values()) >= 3, "the bound chose fewer than 3 arms"
 
 
 def test_a_batch_is_rewarded_by_the_mean_of_the_rows_that_took_part() -> None:
@@ -273,7 +278,7 @@ def test_a_draft_that_the_budget_cut_rewards_no_arm() -> None:
     assert gammas(policy, readout((1, 1)), readout((2, 2), max_depth=2)) == [1, 4, 4]
     assert policy._played == {1: 1, 4: 0, 2: 0}
     assert gammas(policy, readout((1, 1)), readout((2, 2), max_depth=4)) == [1, 4, 2], (
-        "a drafter that found less has its arm"
+        "a draft that is short without a budget cut earned its arm no reward"
     )
 
 
@@ -297,7 +302,7 @@ def test_gamma_stays_within_its_bounds(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_equal_generations_ask_for_equal_gammas(name: str) -> None:
-    """What came before does not matter, and neither does another policy that is at work."""
+    """Earlier generations and other policies have no effect."""
     rounds = [readout((2, 2)), readout((3, 0)), readout((1, 1)), readout((1, 1)), readout((0, 0))]
     policy, other = policy_of(name), policy_of(name)
     first = gammas(policy, *rounds)
@@ -345,7 +350,7 @@ def test_a_wrong_option_is_named(make, message: str) -> None:
 
 
 class Asks:
-    """Drafts token 1 as often as gamma says, and notes what it was given to ask."""
+    """Drafts token 1 gamma times and records its `should_continue` argument."""
 
     scheme, shape, stepwise = SamplingScheme.ONE_HOT, PromptLookup.shape, True
 
@@ -374,7 +379,7 @@ def engine(drafter, policy: GammaPolicy) -> Engine:
 
 
 def test_the_engine_hands_the_question_to_drafters_that_ask_it() -> None:
-    """With every call, so that a drafter may serve one policy after another."""
+    """The engine passes `should_continue` with every call, so that a drafter can serve several policies."""
     drafter, threshold = Asks(), ConfidenceThreshold(max_gamma=2, threshold=0.5)
     for policy, given in ((threshold, threshold.should_continue), (Fixed(gamma=2), None)):
         engine(drafter, policy).generate([[5, 6]], stopping=Stopping(max_new_tokens=4), seeds=[0])
@@ -390,7 +395,7 @@ def test_a_drafter_that_drafts_all_at_once_is_left_alone() -> None:
         .tally
     )
     assert not is_stepwise(drafter)
-    assert tally.passes[2:].sum() > 0  # a threshold of 1 would have stopped it after one node
+    assert tally.passes[2:].sum() > 0  # a threshold of 1 would stop a stepwise draft after one node
 
 
 def test_probing_rounds_are_the_only_ones_that_draft() -> None:
@@ -406,7 +411,7 @@ def test_probing_rounds_are_the_only_ones_that_draft() -> None:
 
 
 class Watches(Fixed):
-    """Keeps what it is told."""
+    """Records every readout."""
 
     def begin(self) -> None:
         self.readouts: list[Readout] = []
@@ -416,7 +421,7 @@ class Watches(Fixed):
 
 
 def test_the_loop_says_how_deep_a_budget_lets_drafts_be() -> None:
-    """One token comes of the prefill, and one that follows a draft has its place."""
+    """Prefill commits one token, and every draft leaves room for the token after it."""
     policy = Watches(gamma=3)
     engine(Asks(), policy).generate([[5, 6], [7]], stopping=Stopping(max_new_tokens=6), seeds=[0, 1])
     left = [5, 5]

@@ -1,4 +1,4 @@
-"""No gamma policy changes what comes out: proved over whole generations, and shown through the real loop."""
+"""No gamma policy changes the output distribution: whole generations, enumerated and sampled from the engine."""
 
 import copy
 import io
@@ -33,10 +33,10 @@ from tests.support.slow_cases import mostly_slow
 
 FOLDER = Path(__file__).parents[3] / "conf" / "gamma"
 POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-register_resolvers()  # one policy's yaml names what is embedded
+register_resolvers()  # one yaml refers to an embedded head
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
-# Options that make a policy move within a few tokens of a tiny model; others keep their yaml.
+# Options under which gamma changes within a few tokens of a tiny model; other policies keep their yaml.
 LIVELY = {
     "heuristic": {"initial": 2, "max_gamma": 4},
     "expected_speedup": {"max_gamma": 4, "forgetting": 0.5, "probe_every": 2},
@@ -50,7 +50,7 @@ LIVELY = {
 
 
 def policy_of(name: str, *, c: float = 0.2) -> GammaPolicy:
-    """The policy of a yaml, made lively; one that wants costs gets some."""
+    """Build a policy from its yaml, with the options above and, if used, fixed costs."""
     policy = build(OmegaConf.merge(OmegaConf.load(FOLDER / f"{name}.yaml"), LIVELY.get(name, {})))
     if hasattr(policy, "use_costs"):
         policy.use_costs(Costs(c=c, target_times=(1.0,) * (policy.max_gamma + 1)))
@@ -65,32 +65,34 @@ def engine(target: Target, drafter: Drafter, policy: GammaPolicy, sampling: Samp
     return Engine(target=target, drafter=drafter, gamma_policy=policy, sampling=sampling)
 
 
-# Whole generations, enumerated
+# Enumeration of whole generations
 
 WIDTH, LENGTH = 2, 5
 WEAK = torch.finfo(torch.float64).eps
 
 
 def distribution_of_generations(policy: GammaPolicy, p: Tensor, q: Tensor) -> Tensor:
-    """[V ** LENGTH] float64: the distribution of all that is committed after token 0, summed over every draft, stop and
-    replacement of every round, with the policy seeing each.
+    """Distribution of generations, summed over every draft, stop and next token that a policy observes.
 
     Args:
         p, q: [V, V]: the distributions of the token after each token.
+
+    Returns:
+        [V ** LENGTH] float64: probabilities of the tokens after token 0.
     """
     policy.begin()
     return Play(p, q).on(policy, 0, LENGTH)
 
 
 class Play:
-    """What follows in all ways, added up once for all pasts that leave a policy in the same state."""
+    """Distributions of continuations, summed once per state of the policy, pending token and length."""
 
     def __init__(self, p: Tensor, q: Tensor):
         self.p, self.q = p, q
         self.found: dict[tuple[bytes, int, int], Tensor] = {}
 
     def on(self, policy: GammaPolicy, pending: int, remaining: int) -> Tensor:
-        """[V ** remaining] float64: the distribution of the tokens that follow the pending one."""
+        """[V ** remaining] float64: distribution of the tokens after the pending one."""
         if remaining == 0:
             return torch.ones(1, dtype=torch.float64)
         key = (state_of(policy), pending, remaining)
@@ -122,27 +124,27 @@ class Play:
 
 
 class ByValue(pickle.Pickler):
-    """Writes tensors as their numbers: their own bytes name the memory where they lie."""
+    """Pickles tensors by their values: their own bytes contain a memory address."""
 
     def reducer_override(self, value: object) -> object:
         return (bytes, (value.detach().numpy().tobytes(),)) if isinstance(value, Tensor) else NotImplemented
 
 
 def state_of(policy: GammaPolicy) -> bytes:
-    """Equal for policies that will do the same."""
+    """A policy's state as bytes: equal for policies with equal future behaviour."""
     written = io.BytesIO()
     ByValue(written).dump(vars(policy))
     return written.getvalue()
 
 
 def drafts(policy: GammaPolicy, q: Tensor, pending: int, gamma: int) -> tuple[Draft, Tensor]:
-    """Every chain that may be drafted after a token, as the loop's own helper grows it, and how probable it is."""
+    """Every chain that ChainBuilder may grow after a token, and the probability of each."""
     if gamma == 0:
         return Draft.empty(1, torch.device("cpu")), torch.ones(1, dtype=torch.float64)
     paths = torch.cartesian_prod(*[torch.arange(WIDTH)] * gamma).view(-1, gamma)
     read = torch.cat([torch.full((len(paths), 1), pending), paths[:, :-1]], 1)
     masses = q[read].gather(2, paths.unsqueeze(2)).squeeze(2)
-    uniforms = q[read].cumsum(2).gather(2, paths.unsqueeze(2)).squeeze(2) - masses / 2  # they hit these tokens
+    uniforms = q[read].cumsum(2).gather(2, paths.unsqueeze(2)).squeeze(2) - masses / 2  # they select these tokens
     chain = ChainBuilder(
         gamma=gamma,
         active=torch.ones(len(paths), dtype=torch.bool),
@@ -158,13 +160,13 @@ def drafts(policy: GammaPolicy, q: Tensor, pending: int, gamma: int) -> tuple[Dr
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_whole_generations_follow_the_targets_distribution(name: str) -> None:
-    """A policy may see all that happened: every round is exact given the past, hence so is the whole."""
+    """Each round is exact given any past of the policy, and hence the whole generation."""
     for seed in range(3):
         tables, _ = random_tables("random", WIDTH, 2, torch.Generator().manual_seed(seed))
         p, q = tables[1], torch.tensor([[0.55, 0.45], [0.3, 0.7]], dtype=torch.float64)
         expected = torch.ones(1, dtype=torch.float64)
         for place in range(LENGTH):
-            last = torch.arange(WIDTH**place) % WIDTH  # of every continuation so far; token 0 is pending at first
+            last = torch.arange(WIDTH**place) % WIDTH  # last token of every prefix; token 0 is pending at first
             expected = (expected.unsqueeze(1) * p[last]).flatten()
         probs = distribution_of_generations(policy_of(name), p, q)
         assert math.isclose(probs.sum().item(), 1, abs_tol=1e-12)
@@ -173,7 +175,7 @@ def test_whole_generations_follow_the_targets_distribution(name: str) -> None:
 
 def test_the_sum_over_generations_sees_a_weak_token_that_is_dropped() -> None:
     class Drops:
-        """Says of a node, too late, whether it should have been there: what the loop's helper never does."""
+        """Decides about a node after drawing it, which ChainBuilder never does."""
 
         max_gamma = 3
 
@@ -204,7 +206,7 @@ def test_the_sum_over_generations_sees_a_weak_token_that_is_dropped() -> None:
     assert (exact - biased).abs().sum() / 2 > 1e-2
 
 
-# Through the real loop
+# Samples from the engine
 
 KINDS = ("medusa", "ngram", "small_transformer", "transformer_tree")  # tree and chain, chosen and drawn
 
@@ -232,9 +234,7 @@ STEPWISE = ["ngram", "small_transformer"]
 
 
 def fit_of(decoder: Engine, rows_together: int = SAMPLES, samples: int = SAMPLES) -> tuple[Fit, np.ndarray]:
-    """How well generations of a model of three tokens follow its distribution, and the passes by nodes that they
-    took.
-    """
+    """Fit of generations to a three-token model's distribution, and the passes by number of nodes."""
     generated, passes = [], np.zeros(5)
     for first in range(0, samples, rows_together):
         seeds = list(range(first, first + rows_together))
@@ -248,13 +248,13 @@ def fit_of(decoder: Engine, rows_together: int = SAMPLES, samples: int = SAMPLES
 TRUNCATED = (
     "confidence_threshold",
     Sampling(temperature=0.7, top_p=0.9),
-)  # whose confidence is the truncated distribution's
+)  # its confidence is that of the truncated distribution
 
 
 @pytest.mark.parametrize(("policy", "sampling"), [*((policy, Sampling()) for policy in POLICIES), TRUNCATED], ids=str)
 @pytest.mark.parametrize("name", mostly_slow(STEPWISE, fast=["small_transformer"]))
 def test_output_follows_the_targets_distribution(name: str, policy: str, sampling: Sampling) -> None:
-    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7 each, and the seeds are fixed."""
+    """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7 each; fixed seeds."""
     target = tiny_target(vocabulary=3)
     fit, passes = fit_of(engine(target, build_drafter(name, target), policy_of(policy), sampling))
     assert passes[2:].sum() > 0
@@ -265,17 +265,17 @@ def test_output_follows_the_targets_distribution(name: str, policy: str, samplin
 @pytest.mark.parametrize("policy", ["heuristic", "expected_speedup", "bandit"])
 @pytest.mark.parametrize("name", STEPWISE)
 def test_output_follows_the_targets_distribution_in_small_batches(name: str, policy: str) -> None:
-    """The same four rows at a time, where gamma really follows what each row did; false-alarm rate 1e-7 each."""
+    """Batches of four rows, where gamma depends on each row; false-alarm rate 1e-7 each."""
     target = tiny_target(vocabulary=3)
     decoder = engine(target, build_drafter(name, target), policy_of(policy), Sampling())
     fit, passes = fit_of(decoder, rows_together=4)
-    assert (passes > 0).sum() >= 3  # kinds of drafts
+    assert (passes > 0).sum() >= 3  # different draft sizes
     assert fit.p_value > 1e-7, f"total variation {fit.total_variation:.3f}"
 
 
 @pytest.mark.parametrize("name", STEPWISE)
 def test_dropping_the_weak_token_itself_is_caught(name: str) -> None:
-    """The negative control: the same stop one node earlier, on the token that was weak."""
+    """Negative control: the same stop one node earlier, without the weak token."""
     target, policy = tiny_target(vocabulary=3), policy_of("confidence_threshold")
     drafter = build_drafter(name, target)
     honest = drafter.propose
@@ -292,7 +292,7 @@ def test_dropping_the_weak_token_itself_is_caught(name: str) -> None:
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["T=0", "T=1"])
 @pytest.mark.parametrize("name", STEPWISE)
 def test_rows_stop_for_themselves(name: str, sampling: Sampling) -> None:
-    """With a threshold a row's tokens still depend on its prompt and its seed only."""
+    """Under a threshold, a row's tokens depend on its prompt and seed alone."""
     target, stopping = tiny_target(), Stopping(max_new_tokens=20, eos_ids=(0,))
     decoder = engine(target, build_drafter(name, target), policy_of("confidence_threshold"), sampling)
     together = decoder.generate(RAGGED, stopping=stopping, seeds=list(range(len(RAGGED))))
@@ -302,7 +302,7 @@ def test_rows_stop_for_themselves(name: str, sampling: Sampling) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_call_gives_the_same_tokens(policy: str) -> None:
-    """Whatever was decoded in between, and by whomever."""
+    """Generations in between, by any engine, change nothing."""
     target, stopping = tiny_target(), Stopping(max_new_tokens=20)
     drafter = build_drafter("small_transformer", target)
     one, other = (engine(target, drafter, policy_of(policy), Sampling()) for _ in range(2))
@@ -315,7 +315,7 @@ def test_the_same_call_gives_the_same_tokens(policy: str) -> None:
 
 
 class Scripted:
-    """Asks for gammas one after another, over and over, and stops a row where a drafted token is weak."""
+    """Cycles through given gammas and stops a row after a weak token."""
 
     def __init__(self, gammas: list[int], threshold: float):
         self.max_gamma, self._gammas, self._threshold = max(gammas), gammas, threshold
@@ -336,7 +336,7 @@ class Scripted:
 
 @pytest.mark.parametrize("threshold", [0.0, 0.05, 0.3])
 def test_a_stopped_drafter_has_read_what_it_thinks_it_has(threshold: float) -> None:
-    """Every draft equals that of a drafter that reads the text from its beginning: no slot is stale or missing."""
+    """Every draft equals that of a drafter without a past: no stale or missing slot."""
     target = tiny_target()
     drafter, fresh, clone = (build_drafter("small_transformer", target) for _ in range(3))
     honest, depths = drafter.propose, set()
@@ -354,7 +354,7 @@ def test_a_stopped_drafter_has_read_what_it_thinks_it_has(threshold: float) -> N
 
     drafter.propose = propose
     policy = Scripted([3, 0, 1, 4, 4, 0, 0, 2], threshold)
-    # A drafter whose target is its own clone is always right: drafts are lost at once, and accepted whole as well.
+    # The target rejects early; its clone, where the drafter is always right, accepts whole drafts.
     for model in (target, Target(clone.model, target.tokenizer, target.vocabulary_size, "clone")):
         decoder = engine(model, drafter, policy, Sampling())
         decoder.generate(RAGGED[:3], stopping=Stopping(max_new_tokens=40), seeds=[0, 1, 2])

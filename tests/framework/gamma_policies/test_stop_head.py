@@ -1,4 +1,4 @@
-"""The head that says what will be kept: its labels, what it learns, and the way from its training to its policy."""
+"""The acceptance head: its labels, its training, and the path from training to policy."""
 
 import itertools
 import sys
@@ -40,7 +40,7 @@ def test_features_are_what_they_are_called() -> None:
 
 
 def test_labels_are_the_probabilities_with_which_the_rule_keeps_a_token(drafter: str) -> None:
-    """Which token was drafted shows in its probability: at every place one token has both that q and that label."""
+    """Probabilities identify drafted tokens: at every place, one token has both q and label."""
     fitted, tokens = training(drafter), windows(0, number=2)
     with torch.no_grad():
         p, q = (
@@ -53,7 +53,7 @@ def test_labels_are_the_probabilities_with_which_the_rule_keeps_a_token(drafter:
         if not drawn:
             assert (q.gather(1, q.argmax(1, keepdim=True))[:, 0] - features[:, 0].exp()).abs().max() < 1e-6
         assert (same & ((label - kept.unsqueeze(1)).abs() < 1e-4)).any(1).all()
-        assert torch.equal(kept, fitted._drafted(tokens, drawn)[1])  # the same windows, the same drafts
+        assert torch.equal(kept, fitted._drafted(tokens, drawn)[1])  # the same windows give the same drafts
 
 
 def test_what_is_ranked_right_is_counted_pair_by_pair() -> None:
