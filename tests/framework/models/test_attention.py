@@ -1,4 +1,4 @@
-"""Fused attention computes what transformers' eager attention computes, and refuses arguments it does not implement."""
+"""Fused attention equals transformers' eager attention and refuses arguments that it does not implement."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""CachedLM: after whatever rows read and rolled back, its logits are those of a fresh pass without any cache."""
+"""CachedLM: after any reads and rollbacks, its logits are those of an uncached pass."""
 
 import gc
 from types import SimpleNamespace
@@ -33,19 +33,19 @@ DEEPSEEK = {
     "moe_intermediate_size": 16, "first_k_dense_replace": 1,
 }  # fmt: skip
 
-# What roundings may add, as a share of 1 + the largest logit.
+# Largest rounding error, as a share of 1 + the largest logit.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-6, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 PROMPT_LENGTHS = (7, 1, 20, 3)
 
 
 def tolerance(lm: CachedLM) -> float:
-    # The library's eager attention takes its softmax in float32, whatever the model's dtype.
+    # transformers' eager attention computes its softmax in float32 in every dtype.
     in_float32 = lm.model.dtype == torch.float64 and "eager" in (lm.attention, own_attention(lm.model))
     return TOLERANCE[torch.float32 if in_float32 else lm.model.dtype]
 
 
 def assert_as_uncached(lm: CachedLM, logits: torch.Tensor, tokens: torch.Tensor) -> None:
-    """logits [M, V] are those after the last M of tokens [T]."""
+    """Compare logits [M, V] after the last M of tokens [T] with an uncached pass."""
     with running_with(lm.model, own_attention(lm.model)):
         expected = lm.model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0, -len(logits) :]
     error = (expected - logits).abs().max() / (1 + expected.abs().max())
@@ -53,7 +53,7 @@ def assert_as_uncached(lm: CachedLM, logits: torch.Tensor, tokens: torch.Tensor)
 
 
 class Rounds:
-    """A batch that decodes at random: random prompts, random drafts, random acceptance, every logit checked."""
+    """A batch that decodes at random: random prompts, drafts and acceptance, every logit checked."""
 
     def __init__(
         self, lm: CachedLM, prompt_lengths: tuple[int, ...] = PROMPT_LENGTHS, *, seed: int = 0, width: int = 60
@@ -146,7 +146,7 @@ def test_half_precision_is_close(family, dtype, attention):
         ("mistral", {"sliding_window": 128}),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
         ("gemma2", {"attention": "eager", "sliding_window": 128}),  # softcapped scores and logits
-        ("gemma3_text", {"sliding_window": 128}),  # other rotary positions in other layers
+        ("gemma3_text", {"sliding_window": 128}),  # rotary positions differ between layers
         ("granite", {"logits_scaling": 3.0, "attention_multiplier": 0.5}),
         ("phi", {}),
         ("olmo2", {}),
@@ -209,7 +209,7 @@ def test_finished_rows_read_on_without_harm():
 def test_a_row_that_runs_past_its_end_leaves_the_next_row_alone():
     lm = tiny_cached_lm()
     rounds = Rounds(lm, (9, 4), width=11).prefill()
-    # Row 0 needs one token only and has no room for more; it is fed as many as row 1 needs.
+    # Row 0 needs one token and has no room for more; the pass feeds both rows as many as row 1 needs.
     fed = torch.cat([rounds.sequences.pending.unsqueeze(1), rounds.draw(2, 3)], 1)
     logits = lm.forward(fed, rounds.sequences.lengths - 1, visible=10).logits
     assert_as_uncached(lm, logits[0, :1], rounds.committed(0))
@@ -241,7 +241,7 @@ def test_catching_up(num_new, roll_back):
         assert cache.cached.equal(rounds.sequences.lengths)
 
     caught_up()
-    caught_up()  # pending is read again where there is nothing new
+    caught_up()  # without new tokens, pending is read again
     for counts in ([num_new] * 4, [num_new, 1, 0, num_new]):
         rounds.commit(rounds.draw(4, num_new), torch.tensor(counts))
         cache.cached = (cache.cached - roll_back).clamp(min=0)
@@ -250,7 +250,7 @@ def test_catching_up(num_new, roll_back):
 
 @pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, -1, 0, 1, 1, 2, 2, 2], [-1, -1]], ids=str)
 def test_what_was_accepted_of_its_own_draft_needs_no_second_reading(monkeypatch, parents):
-    """And the host is told how much is left to read: after the first round nothing asks the device."""
+    """After the first round the host knows the backlog without waiting for the device."""
     lm, random = tiny_cached_lm(dtype=torch.float64), torch.Generator().manual_seed(0)
     rounds, num_rows = Rounds(lm, width=100), len(PROMPT_LENGTHS)
     cache = DrafterCache(lm)
@@ -283,7 +283,7 @@ def test_what_was_accepted_of_its_own_draft_needs_no_second_reading(monkeypatch,
                 patch.setattr(torch.Tensor, "tolist", None)
                 cache.keep_accepted(sequences, outcome)
             is_kept = (path < nodes_read) & (torch.arange(path.shape[1]) < num_accepted.unsqueeze(1))
-            assert cache.cached.equal(before + is_kept.sum(1))  # pending was read, and the path but for its last node
+            assert cache.cached.equal(before + is_kept.sum(1))  # pending and the path but for its last node
 
 
 @pytest.mark.parametrize("longest", [FEW_TOKENS - 1, FEW_TOKENS + 20])
@@ -300,7 +300,7 @@ def test_kept_logits_are_a_choice_of_all_logits(longest):
     assert every.shape == (4, longest, 50)
     assert kept.shape == (4, 1, 50)
     torch.testing.assert_close(kept[:, 0], every[torch.arange(4), keep], rtol=0, atol=1e-5)
-    torch.testing.assert_close(output.hidden_states, states, rtol=0, atol=1e-5)  # of all tokens, whatever is kept
+    torch.testing.assert_close(output.hidden_states, states, rtol=0, atol=1e-5)  # of all tokens, also with few logits
     torch.testing.assert_close(output.scored_states[:, 0], states[torch.arange(4), keep], rtol=0, atol=1e-5)
 
 
@@ -356,7 +356,7 @@ def test_passes_without_need_of_a_mask_have_none(monkeypatch):
     sequences = Sequences.from_prompts([[1, 2, 3], [4]], width=8, device=lm.device)
     cache = DrafterCache(lm)
     cache.begin(2, 8)
-    cache.catch_up(sequences)  # from the beginning of every row
+    cache.catch_up(sequences)  # from the start of every row
     cache.catch_up(sequences)
     lm.begin(1, 8)
     lm.forward(torch.tensor([[1, 2, 3]]), None, visible=3)
@@ -377,7 +377,7 @@ def test_a_model_narrower_than_the_vocabulary_is_filled():
     model = tiny_model(vocabulary=40)
     lm = CachedLM(model, vocabulary_size=50)
     lm.begin(1, 8)
-    logits = lm.forward(torch.tensor([[1, 49, 3]]), None, visible=3).logits  # 49 is none of its tokens
+    logits = lm.forward(torch.tensor([[1, 49, 3]]), None, visible=3).logits  # 49 is outside the model's vocabulary
     assert logits.shape == (1, 3, 50)
     assert logits[..., 40:].isneginf().all()
     assert_as_uncached(lm, logits[0, :1, :40], torch.tensor([1]))

@@ -1,4 +1,4 @@
-"""Encoder-decoder targets: the same loop, with a source per row that is read once."""
+"""Encoder-decoder targets: the same engine, with one source per row, encoded once."""
 
 import pytest
 import torch
@@ -40,15 +40,15 @@ def test_greedy_tokens_are_those_of_hugging_face(family):
     expected = [theirs.generate([source], stopping=stopping, seeds=[0]).tokens[0] for source in SOURCES]
     assert [plain(target, [source])[0] for source in SOURCES] == expected
     assert plain(target, SOURCES) == expected
-    assert len({tuple(tokens) for tokens in expected}) > 1, "the sources must matter"
+    assert len({tuple(tokens) for tokens in expected}) > 1, "the sources have no effect"
 
 
 def test_sinusoids_are_those_of_each_rows_own_positions():
-    """Of M2M-100, whose decoder counts positions over the whole batch otherwise."""
+    """M2M-100, whose own decoder counts positions over the whole batch."""
     (architecture,) = (each for each in TABLE if each.model_type == "m2m_100")
     result = examine(architecture, [trial for trial in TRIALS if trial.name == "layer_skip"])
     assert (result.outcome, result.refused, result.wrong) == ("served", {}, {})
-    assert result.accepted < result.tested, "layers are skipped"
+    assert result.accepted < result.tested, "every draft is accepted, as if no layer were skipped"
 
 
 @pytest.mark.parametrize("family", WITH_ENCODER)
@@ -64,7 +64,7 @@ def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
 @pytest.mark.parametrize(
     "name",
     mostly_slow(
-        [name for name in NAMES if not name.startswith("online_")],  # they are refused
+        [name for name in NAMES if not name.startswith("online_")],  # refused for such targets
         fast=["small_transformer", "prompt_lookup", "medusa"],
     ),
 )
@@ -75,7 +75,7 @@ def test_every_drafter_keeps_its_contract(name):
 
 @pytest.mark.parametrize("family", mostly_slow(["t5", "bart"], fast=["t5"]))
 def test_a_drafter_with_an_encoder_keeps_its_contract(family, tmp_path):
-    """It reads the same sources as the target."""
+    """The drafter reads the target's sources."""
     target = tiny_target(family, vocabulary=5)
     folder = save_tiny(tmp_path / "drafter", family, vocabulary=5, seed=3)
     node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"model": {"path": str(folder)}})

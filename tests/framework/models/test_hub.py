@@ -1,4 +1,4 @@
-"""Is there a hub? Known within seconds, whatever the network does."""
+"""Detection of a hub within seconds on any network."""
 
 import time
 from types import SimpleNamespace

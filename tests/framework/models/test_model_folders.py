@@ -1,4 +1,4 @@
-"""Model folders as they come: shards, old formats, further special tokens, several ends of text, half precision."""
+"""Model folders as published: shards, old formats, added tokens, several ends of text, half precision."""
 
 import json
 import pickle
@@ -86,7 +86,7 @@ def test_a_missing_shard_is_named(tmp_path):
 
 
 class Program:
-    """What a pickle may hold beside tensors: a call, made by who unpickles it."""
+    """A call in a pickle, executed by its loader."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -108,7 +108,7 @@ def test_a_file_of_more_than_tensors_is_refused_and_not_run(tmp_path, contents):
     assert "\n" not in str(raised.value)
     assert not trace.exists()
     pickle.loads(pickle.dumps(Program(trace)))
-    assert trace.exists()  # it would have been
+    assert trace.exists()  # unpickling executes the call
 
 
 def test_code_beside_a_model_is_not_run(tmp_path):
@@ -147,16 +147,16 @@ def test_added_tokens_are_part_of_the_vocabulary(tmp_path):
 
 
 def test_several_ends_of_text_all_end_a_row(tmp_path):
-    """Any of them, whether the tokenizer names it or only the generation config does."""
+    """Ends of text named by the tokenizer or by the generation config alone."""
     change(save_tiny(tmp_path), "generation_config.json", eos_token_id=[7, 9])
     loaded = target(tmp_path)
     cfg = OmegaConf.create({"max_new_tokens": 24, "stop_at_eos": True, "stop_strings": []})
     stopping = build_stopping(cfg, loaded)
-    assert stopping.eos_ids == (0, 7, 9)  # 0 is the tokenizer's
+    assert stopping.eos_ids == (0, 7, 9)  # 0 is the tokenizer's end of text
     free = Autoregressive(target=loaded, sampling=GREEDY).generate(
         PROMPTS, stopping=Stopping(max_new_tokens=24), seeds=[0, 1, 2]
     )
-    ends = (free.tokens[0][5], free.tokens[1][9])  # what these rows do say, as ends of text
+    ends = (free.tokens[0][5], free.tokens[1][9])  # generated tokens, as ends of text
     change(tmp_path, "generation_config.json", eos_token_id=list(ends))
     stopping = build_stopping(cfg, target(tmp_path))
     engine = Engine(
@@ -173,7 +173,7 @@ def test_several_ends_of_text_all_end_a_row(tmp_path):
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_decodes(tmp_path, dtype, sampling):
-    """Valid tokens up to the budget; that they equal anything is not asked in half precision."""
+    """Valid tokens up to the budget; half precision guarantees no equality."""
     large = target(save_tiny(tmp_path / "target", dtype=getattr(torch, dtype)), dtype)
     save_tiny(tmp_path / "draft", seed=1, num_hidden_layers=1, dtype=getattr(torch, dtype))
     load = load_draft_model(path=str(tmp_path / "draft"), dtype=dtype, attention="sdpa")
@@ -184,7 +184,7 @@ def test_half_precision_decodes(tmp_path, dtype, sampling):
 
 
 def test_a_config_that_nests_the_text_model(tmp_path):
-    """Gemma 3: what the text model is like stands in text_config, beside an image tower that has nothing to do."""
+    """Gemma 3: the text model's settings are in text_config, beside an unused image tower."""
     text = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
             "sliding_window": 128, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": None}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Loading models: what comes out of a folder is what was put in, and what cannot be loaded says which key to change."""
+"""Loading models: a loaded model equals the saved one; every error names a key."""
 
 import json
 import shutil
@@ -136,7 +136,7 @@ def other_order(folder: Path) -> None:
 
 
 def one_added_inside(folder: Path) -> None:
-    """A token in the place of one of the target's."""
+    """Replace one of the target's tokens."""
     tokenizer = tiny_tokenizer(49)
     tokenizer.add_tokens(["<call>"])
     tokenizer.save_pretrained(folder)
@@ -223,7 +223,7 @@ def test_auto_is_fused_attention_where_a_model_can_run_with_it(tmp_path, family,
 
 
 def test_fused_attention_that_computes_something_else_is_not_taken(tmp_path, monkeypatch):
-    """The probe compares with the model's own attention."""
+    """The probe compares fused attention with the model's own."""
     folder = save_tiny(tmp_path, "gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=8)
     honest = fused_attention.fused_attention
 
@@ -260,7 +260,10 @@ def test_a_model_that_cannot_be_served_is_refused_by_its_folder(tmp_path):
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path) -> Path:
-    """A hub at a closed port, and a folder of its downloads, which is returned. Who asks the hub again has failed."""
+    """Cache folder of a hub at a closed port.
+
+    The libraries' loaders fail on any request to the hub.
+    """
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -283,7 +286,7 @@ def test_a_hub_name_without_a_network_fails_at_once(no_network, tmp_path):
         target("some/model")
     with pytest.raises(ConnectionError, match=rf"^path is 'some-model', {reason}"):
         load_draft_model(path="some-model", dtype="float32", attention="sdpa")(large)
-    assert time.monotonic() - began < 10  # 5 seconds each
+    assert time.monotonic() - began < 10  # 5 seconds per request
 
 
 def test_offline_mode_asks_nobody(no_network, monkeypatch):
@@ -358,7 +361,7 @@ def test_names_and_shapes_are_part_of_the_fingerprint():
     assert len({fingerprint(model) for model in models}) == 3
 
 
-# Over several GPUs, none of which is here: what is refused, and what moves between devices
+# Several GPUs, simulated: refused device maps, and tensors that move between devices
 
 
 @pytest.mark.parametrize(
@@ -382,7 +385,7 @@ def test_a_device_map_that_cannot_be_is_refused_before_anything_is_loaded(
 
 
 def test_layers_keep_what_they_computed_on_their_own_device():
-    """The meta device holds no numbers, and refuses to meet tensors of another one."""
+    """The meta device has no values, and rejects tensors of other devices."""
     slots = Slots(2)
     slots.begin(1, 4, torch.device("cpu"))
     slots.prepare_pass(torch.tensor([[0, 1]]), visible=2)
@@ -396,6 +399,6 @@ def test_layers_keep_what_they_computed_on_their_own_device():
 
 def test_a_model_on_several_devices_is_not_taken_apart():
     spread = torch.nn.Linear(2, 2)
-    spread._hf_hook = object()  # as accelerate leaves it
+    spread._hf_hook = object()  # accelerate's mark
     with pytest.raises(ValueError, match=r"target\.device_map spreads Linear over several GPUs"):
         clone(spread, {})

@@ -1,4 +1,4 @@
-"""Quantised targets: weights that transformers loads from packed integers, and the packages it needs for that."""
+"""Quantised targets: weights loaded from packed integers by transformers, and the packages required."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, settings, reason):
 
 
 class Packed(torch.nn.Module):
-    """A layer that keeps eight weights of 4 bits in one integer."""
+    """A layer with eight weights of 4 bits in one integer."""
 
     def __init__(self, word: int):
         super().__init__()
@@ -69,7 +69,7 @@ def test_angles_that_no_file_holds_are_part_of_the_fingerprint():
 
 
 def quantised(folder: Path, weights: str) -> Path:
-    """A tiny model whose linear layers hold integers, written as a folder."""
+    """Save a tiny model whose linear layers have integer weights."""
     torchao = pytest.importorskip("torchao.quantization")
     from torchao.quantization.granularity import PerGroup
     from transformers import TorchAoConfig
@@ -89,7 +89,7 @@ def quantised(folder: Path, weights: str) -> Path:
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_a_quantised_target_is_served_exactly(tmp_path, weights):
-    """Its logits are those of a plain model whose weights are scale times integer; a drafter is part of it."""
+    """Logits of a plain model with weights scale times integer, and layer_skip drafts."""
     target = load(quantised(tmp_path, weights))
     model, plain = target.model.model, tiny_model(num_hidden_layers=3)
     for name, module in plain.named_modules():

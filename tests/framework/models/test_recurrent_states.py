@@ -1,4 +1,4 @@
-"""Targets with recurrent layers: drafts of chains leave no trace in their states, and trees are refused."""
+"""Targets with recurrent layers: chain drafts leave no trace in their states; trees are refused."""
 
 import random
 from functools import cache
@@ -38,9 +38,9 @@ from tests.support.slow_cases import mostly_slow
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
 NEW_TOKENS = 104
-# A gated delta rule beside attention, a short convolution beside it, a state alone, and one that is read one by one.
+# Gated delta rule and attention, short convolution and attention, state space alone, token-by-token state.
 KINDS = ("qwen3_next", "lfm2", "mamba2", "jamba")
-TWO = [("recurrent", 4), ("prompt_lookup", 1)]  # a drafter with a gamma, each of which finds something
+TWO = [("recurrent", 4), ("prompt_lookup", 1)]  # drafters with a gamma at which each finds drafts
 
 
 @cache
@@ -50,7 +50,7 @@ def target_of(family: str, vocabulary: int = 50) -> Target:
 
 @cache
 def generated(family: str, end: int | None = None, new_tokens: int = NEW_TOKENS) -> list[list[int]]:
-    """What Hugging Face's `generate` answers each of the prompts alone."""
+    """Answers of Hugging Face's `generate`, one prompt at a time."""
     model = target_of(family).model.model
     model.generation_config.eos_token_id = end
     ends = {"eos_token_id": end, "pad_token_id": 0}
@@ -61,7 +61,7 @@ def generated(family: str, end: int | None = None, new_tokens: int = NEW_TOKENS)
 
 
 def likeness(target: Target) -> CachedLM:
-    """The target with a little noise on its weights: recurrent as well, and often of the same mind."""
+    """The target with slightly noisy weights: a recurrent model of often equal argmax."""
     model = tiny_model(target.model.model.config.model_type, vocabulary=target.vocabulary_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
@@ -92,9 +92,7 @@ def tokens_of(decoder: Engine | Autoregressive, prompts, stopping: Stopping) -> 
 
 def require_as_generated(family: str, name: str, gamma: int) -> None:
     target, expected = target_of(family), generated(family)
-    assert len({token for text in expected for token in text}) > 4, (
-        "texts that say the same again and again show little"
-    )
+    assert len({token for text in expected for token in text}) > 4, "texts of few distinct tokens would hide faults"
     decoder = engine(target, DRAFTERS[name](target), gamma)
     stopping = Stopping(max_new_tokens=NEW_TOKENS)
     for prompts, answers in ((RAGGED, expected), (RAGGED[3:4], expected[3:4])):
@@ -116,11 +114,11 @@ def test_greedy_tokens_equal_hugging_face(family, name, gamma):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "gamma"), sorted({*product(DRAFTERS, (1, 4))} - {*TWO}))
 def test_greedy_tokens_of_all_drafters_equal_hugging_face(name, gamma):
-    """Of one family; `tests/experiments/test_models.py` decodes all of them."""
+    """One family; `tests/experiments/test_models.py` decodes all."""
     require_as_generated("qwen3_next", name, gamma)
 
 
-@pytest.mark.parametrize("family", [*KINDS, "falcon_h1"])  # whose layers have a state and keys and values each
+@pytest.mark.parametrize("family", [*KINDS, "falcon_h1"])  # falcon_h1's layers each have a state, keys and values
 def test_plain_decoding_equals_hugging_face(family):
     target = target_of(family)
     decoder = Autoregressive(target=target, sampling=GREEDY)
@@ -135,7 +133,7 @@ def test_plain_decoding_equals_hugging_face(family):
     ),
 )
 def test_rows_end_where_they_should(family, name):
-    """At an end of text, a stop string or the context, some rows early, while others go on exactly."""
+    """Rows that end by eos, stop string or context leave the other rows exact."""
     target, whole = target_of(family), generated(family)
     end = whole[0][30]
     expected = [text[: text.index(end) + 1] if end in text else text for text in whole]
@@ -154,7 +152,7 @@ def test_rows_end_where_they_should(family, name):
 
 @pytest.mark.parametrize("family", mostly_slow(["qwen3_next", "mamba"], fast=["mamba"]))
 def test_sampled_tokens_keep_their_distribution(family):
-    """Chi-square of four tokens after each of two prompts in ragged batches: a false alarm in 1 of 1e9 runs, twice."""
+    """Chi-square of four tokens after two prompts in ragged batches; false-alarm rate 1e-9 each."""
     target, number = target_of(family, 5), 3000
     prompts, sampling = [[1, 2, 1, 3], [4]], Sampling()
     decoder = engine(target, DRAFTERS["recurrent"](target), 2, sampling)
@@ -163,7 +161,7 @@ def test_sampled_tokens_keep_their_distribution(family):
         fit = continuation_distribution(target, prompt, 4, sampling).fit(got[row::2])
         assert fit.p_value > 1e-9, fit
         wrong = continuation_distribution(target, [*prompt, 0], 4, sampling).fit(got[row::2])
-        assert wrong.p_value < 1e-9, "a state that has read one token more would not be seen"
+        assert wrong.p_value < 1e-9, "the test misses a state that has read an extra token"
 
 
 @pytest.mark.parametrize("family", mostly_slow(KINDS, fast=["lfm2"]))
@@ -176,7 +174,7 @@ def test_a_recurrent_drafter_keeps_the_contract(family):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_drafter_is_exact_or_refused(name):
-    """With what its yaml says, for a target with recurrent layers."""
+    """Every drafter with its yaml's options on a target with recurrent layers."""
     target, stopping = target_of("qwen3_next"), Stopping(max_new_tokens=30)
     try:
         decoder = engine(target, tiny_factory(name, target.vocabulary_size)(target=target))
@@ -236,7 +234,7 @@ def test_states_outside_of_the_cache_are_refused(family, settings):
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("fault", ["nothing is taken back", "padding is read"])
 def test_the_probe_sees_states_that_were_not_taken_back(family, fault):
-    """In every way that rows can be padded or drafts kept, loading a model would fail."""
+    """Loading a model fails under every kind of padding and acceptance that the probe tries."""
 
     def padded(self, texts):
         number = max(len(text) - num_read for text, num_read in zip(texts, self.num_read, strict=True))
@@ -251,7 +249,7 @@ def test_the_probe_sees_states_that_were_not_taken_back(family, fault):
 
 
 def test_a_state_is_saved_only_where_a_draft_is_read():
-    """Rounds without a draft, as all of plain decoding's, read pending tokens in place."""
+    """Rounds without a draft, such as plain decoding's, advance states in place."""
     target = target_of("qwen3_next")
     with patch.object(RecurrentStates, "save", autospec=True, side_effect=RecurrentStates.save) as saves:
         tokens_of(Autoregressive(target=target, sampling=GREEDY), RAGGED, Stopping(max_new_tokens=20))
@@ -275,7 +273,7 @@ def test_replay_is_a_stage_of_its_own():
 
 
 def test_gamma_may_change_from_round_to_round():
-    """Also to 0: then a drafter's state misses rounds, and reads their tokens later."""
+    """Gamma 0 included: the drafter's state skips rounds and reads their tokens later."""
     target, dice = target_of("lfm2"), random.Random(0)
 
     class Wild(Fixed):
@@ -289,7 +287,7 @@ def test_gamma_may_change_from_round_to_round():
 
 
 def test_a_recurrent_model_may_draft_for_a_middle_one():
-    """Where tokens are taken back, it reads the texts anew."""
+    """After a rollback it reads the texts anew."""
     target = tiny_target()
     expected = tokens_of(Autoregressive(target=target, sampling=GREEDY), RAGGED, Stopping(max_new_tokens=20))
     drafter = Hierarchical(

@@ -1,7 +1,6 @@
-"""One tokenizer, output layers of different widths, as in a family whose sizes are padded differently.
+"""One tokenizer, output layers of different widths, as in families of differently padded models.
 
-The padding rows are a trap here: one of them always has the largest logit by far. What decodes exactly all the same
-is compared with the model without padding, not with itself.
+One padding row always has the largest logit by far: a trap. Decoding is compared with the model without padding.
 """
 
 from pathlib import Path
@@ -27,19 +26,19 @@ PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [49], [7, 8, 45, 8, 9]]
 SEEDS = [0, 1, 2]
 STOPPING = Stopping(max_new_tokens=40)
 GREEDY, SAMPLED = Sampling(temperature=0), Sampling(temperature=1.0)
-# (rows of the target, rows of the drafter): target wider, drafter wider, only one padded, neither.
+# (target rows, drafter rows): wider target, wider drafter, one of them padded, none padded.
 WIDTHS = [(64, 56), (56, 64), (64, KNOWN), (KNOWN, 64), (KNOWN, KNOWN)]
 
 
 def save_padded(folder: Path, *, seed: int, rows: int, known: int = KNOWN) -> Path:
-    """tiny_model(seed) of `known` tokens with padding up to `rows`, and the tokenizer of KNOWN tokens."""
+    """tiny_model(seed) of `known` tokens, padded to `rows`, with the tokenizer of KNOWN tokens."""
     weights = tiny_model(seed=seed, vocabulary=known, dtype=torch.float64).state_dict()
     padded = tiny_model(seed=seed + 100, vocabulary=rows, dtype=torch.float64)
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         weights[name] = torch.cat([weights[name], padded.state_dict()[name][known:]])
     traps = weights["lm_head.weight"][known:]
     traps *= 1000
-    traps[1::2] = -traps[0::2]  # one of each pair is positive, whatever the text
+    traps[1::2] = -traps[0::2]  # one of each pair is positive on any text
     padded.load_state_dict(weights)
     padded.save_pretrained(folder)
     tiny_tokenizer(KNOWN).save_pretrained(folder)
@@ -92,10 +91,9 @@ def test_greedy_decoding_is_that_of_the_model_without_padding(tmp_path, unpadded
 
 @pytest.mark.parametrize(("target_rows", "drafter_rows"), WIDTHS)
 def test_padding_has_no_mass_on_either_side(tmp_path, unpadded, target_rows, drafter_rows):
-    """Target and drafter are one model, padded differently: after truncation to the tokens, p is q.
+    """Equal models with unequal padding: after truncation, p equals q.
 
-    Were a padding row left in either distribution, it would take nearly all the mass there and the overlap would be
-    near 0.
+    A padding row in either distribution would take nearly all mass, and the overlap would be near 0.
     """
     large = target(save_padded(tmp_path / "target", seed=0, rows=target_rows))
     decoded = speculative(large, save_padded(tmp_path / "draft", seed=0, rows=drafter_rows), SAMPLED)
@@ -115,7 +113,7 @@ def add_tokens(folder: Path, *names: str) -> None:
 
 
 def test_tokens_added_to_the_targets_tokenizer_are_never_drafted(tmp_path):
-    """The drafter's rows for them are traps. It reads them as its last token."""
+    """The drafter's rows of these tokens are traps; it reads them as its last token."""
     folder = save_padded(tmp_path / "target", seed=0, rows=64, known=KNOWN + 2)
     add_tokens(folder, "<call>", "<result>")
     large, small = target(folder), save_padded(tmp_path / "draft", seed=1, rows=64)
@@ -142,13 +140,13 @@ def test_tokens_added_to_the_drafters_tokenizer_are_never_drafted(tmp_path, unpa
     assert speculative(large, folder, GREEDY).tokens == plain(unpadded, GREEDY)
 
 
-# Qwen2.5: rows of 7B and 0.5B, and ids of the tokenizer that both have.
+# Qwen2.5: output rows of 7B and 0.5B, and their common tokenizer's ids.
 QWEN_ROWS, QWEN_DRAFT_ROWS, QWEN_KNOWN = 152064, 151936, 151665
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_paddings_of_true_sizes(sampling):
-    """Random weights; the drafter's are the target's, so that p is q once both are cut to the tokens there are."""
+    """Random weights, the same for target and drafter: p equals q after truncation."""
     narrow = tiny_model("qwen2", vocabulary=QWEN_KNOWN, hidden_size=8, intermediate_size=8)
     cached = {}
     for rows in (QWEN_KNOWN, QWEN_ROWS, QWEN_DRAFT_ROWS):
@@ -173,7 +171,7 @@ def test_paddings_of_true_sizes(sampling):
 
 
 def test_a_drafter_may_know_fewer_tokens_than_there_are(tmp_path, unpadded):
-    """It never proposes the others, and reads them as its last one; what the target says is the same."""
+    """It drafts none of the others and reads them as its last; output is unchanged."""
     large = target(save_padded(tmp_path / "target", seed=0, rows=64))
     decoded = speculative(large, save_padded(tmp_path / "draft", seed=1, rows=40, known=40), GREEDY)
     assert decoded.tokens == plain(unpadded, GREEDY)

@@ -1,4 +1,4 @@
-"""Models with sliding windows decode what Hugging Face decodes, far beyond their windows and with every drafter."""
+"""Sliding-window models against Hugging Face, far beyond their windows and with every drafter."""
 
 from functools import cache
 
@@ -39,7 +39,7 @@ def prompts() -> list[list[int]]:
 
 @cache
 def expected_of(family: str) -> list[list[int]]:
-    """Row by row from transformers' own loop, attention and cache."""
+    """Tokens of transformers' own loop, attention and cache, row by row."""
     model = target_of(family).model.model
     before = model.config._attn_implementation
     model.set_attn_implementation(model.get_correct_attn_implementation(None))
