@@ -1,4 +1,4 @@
-"""Block verification, against its algorithm walked through test by test, and against token verification."""
+"""Block verification against its algorithm test by test, and against token verification."""
 
 from itertools import product
 
@@ -13,7 +13,7 @@ from framework.verifiers.block import BlockVerification
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 PLAIN = Sampling()
-STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # nothing is offered after some prefixes
+STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # some prefixes offer no node
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -21,7 +21,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def walked_through(target: TargetRows, draft: Draft, row: int) -> tuple[list[float], dict[int, list[float]]]:
-    """Algorithm 2 for one draft: every outcome of its tests, and what follows each stop; plain Python."""
+    """Algorithm 2 for one draft in plain Python: probabilities of stops, and next-token distributions."""
     assert draft.probs is not None
     gamma = int(draft.valid[row].sum())
     p, q = target.all_probs[row].tolist(), draft.probs[row].tolist()
@@ -66,7 +66,7 @@ def test_its_distributions_are_those_of_the_tests_one_by_one(kind):
 
 
 def test_the_example_that_a_block_keeps_more():
-    """p = (1/3, 2/3), q = (2/3, 1/3) after every prefix, gamma 2: by hand, 10/9 nodes by tokens, 11/9 as a block."""
+    """p = (1/3, 2/3), q = (2/3, 1/3), gamma 2: by hand, 10/9 nodes by tokens, 11/9 as a block."""
     p = [torch.tensor([[1 / 3, 2 / 3]], dtype=torch.float64).expand(2**i, -1) for i in range(3)]
     q = [table.flip(1) for table in p[:2]]
     draft, weights = every_draft(q, parent=chains(1, 2), scheme=SamplingScheme.IID)
@@ -89,12 +89,12 @@ def test_no_fewer_tokens_than_token_verification_on_the_same_drafts(kind):
         gained += block - token
     if kind == "random":
         assert gained > 0.1
-    elif kind != "zeros":  # every draw is kept or lost for certain, or there is but one draft
+    elif kind != "zeros":  # acceptance is certain or impossible, or there is one draft only
         assert gained == pytest.approx(0, abs=1e-9)
 
 
 def test_with_a_one_hot_q_it_is_token_verification():
-    """Whether the draft says so, or hands over a q that is one-hot."""
+    """A one-hot q, declared by the scheme or given as a distribution."""
     p, q = random_tables("one_hot_q", 4, 3, seeded(2))
     dense, _ = every_draft(q, parent=chains(1, 3), scheme=SamplingScheme.IID)
     said = Draft.chain(dense.tokens, SamplingScheme.ONE_HOT)

@@ -1,4 +1,4 @@
-"""Blockwise acceptance: top-k, distance and minimum block size by hand, and greedy decoding by exact match."""
+"""Blockwise acceptance: top-k, distance and minimum block by hand, and exact match as greedy decoding."""
 
 import pytest
 import torch
@@ -17,20 +17,20 @@ from framework.verifiers.blockwise import BlockwiseAcceptance
 from framework.verifiers.verifier import Guarantee
 
 EXACT_MATCH = {"top_k": 1, "distance": 0, "min_block": 1}
-PROBS = [0.1, 0.4, 0.3, 0.05, 0.15]  # from the best on: 1, 2, 4, 0, 3
+PROBS = [0.1, 0.4, 0.3, 0.05, 0.15]  # best to worst: 1, 2, 4, 0, 3
 GREEDY = Sampling(temperature=0)
 
 
 def kept(
     tokens: list[int], *, sampling: Sampling = GREEDY, probs: list[float] = PROBS, offered: int = 9, **options
 ) -> int:
-    """How many of some chosen tokens are kept, all of them after the same distribution."""
+    """Number of accepted chosen tokens, all after the same distribution."""
     rule = BlockwiseAcceptance(**(EXACT_MATCH | options))
     valid = torch.arange(len(tokens)).unsqueeze(0) < offered
     draft = Draft.chain(torch.tensor([tokens]), SamplingScheme.ONE_HOT, valid=valid)
     rows = TargetRows(torch.tensor(probs).log().expand(1, len(tokens) + 1, -1), draft, sampling)
     (stop_probs,) = rule.stop_probs(rows, draft).tolist()
-    assert sorted(stop_probs)[-2:] == [0, 1]  # nothing is drawn
+    assert sorted(stop_probs)[-2:] == [0, 1]  # stops are certain
     stop = stop_probs.index(1)
     assert torch.equal(rule.next_token_probs(rows, draft, torch.tensor([stop])), rows.probs(torch.tensor([stop])))
     return stop
@@ -60,7 +60,7 @@ def test_of_equally_good_tokens_the_smallest_is_the_best():
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=str)
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_a_node_judged_by_logits_with_nan_leaves_no_probabilities(wrong, sampling):
-    """A comparison with NaN is false, so that no token is better: the node would be kept, and the round go on."""
+    """Comparisons with NaN are false: without a check the node would pass as best."""
     logits = torch.zeros(1, 3, 5)
     logits[0, wrong, 3] = torch.nan
     draft = Draft.chain(torch.zeros(1, 2, dtype=torch.int64), SamplingScheme.ONE_HOT)

@@ -1,4 +1,4 @@
-"""Every acceptance rule with a yaml keeps the contract and its guarantee; a new one is checked from then on."""
+"""Every acceptance rule with a yaml, new ones included, keeps the contract and its guarantee."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from experiments.config.builders import rules
 from framework.conformance import check_verifier
 from framework.conformance.verifier_checks import SAMPLINGS
 
-# Settings change p and q before a rule gets them: these show it all it can meet.
+# Sampling options change p and q before verification: these cover every kind of change.
 FEW = {words: SAMPLINGS[words] for words in ("T=1", "top-k 2", "T=0")}
 
 

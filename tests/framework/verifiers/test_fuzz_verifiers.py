@@ -1,4 +1,4 @@
-"""Acceptance rules under random distributions, summed exactly: zeros, ties, tiny masses, equal and disjoint p and q."""
+"""Exact sums over random distributions: zeros, ties, tiny masses, equal and disjoint p and q."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.fuzzing import fuzz
 
 ROUNDING = 1e-12
-MASSES = st.sampled_from([1.0, 0.0, 0.5, 3.0, 1e-7, 1e-16, 1e-300, 0.1])  # few, so that there are ties
+MASSES = st.sampled_from([1.0, 0.0, 0.5, 3.0, 1e-7, 1e-16, 1e-300, 0.1])  # few values, for ties
 SAMPLINGS = st.builds(
     Sampling,
     temperature=st.sampled_from([1.0, 0.0, 0.3, 2.5]),
@@ -35,7 +35,7 @@ SAMPLINGS = st.builds(
 
 @dataclass(frozen=True)
 class Toy:
-    """Everything a drafter may draw, and the target's tables before temperature."""
+    """Every draft of a drafter with its weight, and the target's tables before temperature."""
 
     width: int
     logits: Tables
@@ -49,12 +49,12 @@ def distributions(width: int) -> st.SearchStrategy[list[float]]:
 
 
 def spread(palette: list, depth: int, width: int, order: random.Random) -> list[list]:
-    """One of a few given things after each prefix: hypothesis chooses the things, not each of hundreds of places."""
+    """One of a few items after each prefix: hypothesis chooses items, not hundreds of entries."""
     return [order.choices(palette, k=width**level) for level in range(depth)]
 
 
 def apart(p: Tables, q: Tables, cut: int) -> tuple[Tables, Tables]:
-    """p on the tokens before `cut` and q on the others; where nothing is left, the first or last token."""
+    """Restrict p to tokens before `cut` and q to the others; empty ones become one-hot."""
     kept = torch.arange(len(p[0][0])) < cut
 
     def within(table: Tensor, mask: Tensor, sole: int) -> Tensor:
@@ -66,7 +66,7 @@ def apart(p: Tables, q: Tables, cut: int) -> tuple[Tables, Tables]:
 
 
 def supports_of(q: Tables, extra: int, order: random.Random) -> Tables:
-    """All tokens that have mass after some prefix's distribution, up to `extra` others, in any order: [V ** i, S]."""
+    """[V ** i, S] after each prefix: positive-mass tokens and up to `extra` others, shuffled."""
     width = q[0].shape[1]
     size = min(width, extra + max(int((table > 0).sum(1).max()) for table in q))
     shuffled = torch.tensor(order.sample(range(size), size))
@@ -88,7 +88,7 @@ def toys(draw: Callable, samplings: st.SearchStrategy[Sampling]) -> tuple[Toy, S
     if relation == "disjoint":
         p, q = apart(p, q, draw(st.integers(1, width - 1)))
     logits = logits_of(p)
-    if draw(st.booleans()):  # as most drafters do
+    if draw(st.booleans()):  # most drafters apply the target's sampling
         q = [sampling.probs(table) for table in logits_of(q)]
     stops = draw(st.lists(st.booleans(), min_size=1, max_size=3))
     form = draw(st.sampled_from(["dense", "sparse", "one_hot"]))
@@ -115,12 +115,12 @@ def test_speculative_sampling_is_exact(drawn: tuple[Toy, Sampling]) -> None:
     lenience=st.one_of(st.sampled_from([1.0, 0.5, 1e-9]), st.floats(0, 1, exclude_min=True)),
 )
 def test_lenience_keeps_its_cap(drawn: tuple[Toy, Sampling], lenience: float) -> None:
-    """After every prefix that can come out, no token's probability exceeds p / l."""
+    """After every possible prefix, no token's probability exceeds p / l."""
     toy, sampling = drawn
     emitted = output_distribution(Lenience(lenience=lenience), toy.logits, toy.draft, toy.weights, sampling)
     assert abs(emitted.sum() - 1) <= ROUNDING
     for position, table in enumerate(toy.logits):
-        together = emitted.view(toy.width**position, toy.width, -1).sum(2)  # of prefix and next token
+        together = emitted.view(toy.width**position, toy.width, -1).sum(2)  # prefix and next token
         cap = together.sum(1, keepdim=True) * (sampling.probs(table) / lenience).clamp(max=1)
         assert (together <= cap + ROUNDING).all()
     if lenience == 1:
@@ -129,7 +129,7 @@ def test_lenience_keeps_its_cap(drawn: tuple[Toy, Sampling], lenience: float) ->
 
 @fuzz(50, drawn=toys(st.just(Sampling(temperature=0))), lenience=st.sampled_from([0.9, 0.5, 1.0, 1e-9]))
 def test_greedy_lenience_keeps_to_tokens_near_the_best(drawn: tuple[Toy, Sampling], lenience: float) -> None:
-    """At temperature 0 whatever comes out is, after its prefix, at least l times as likely as the best token."""
+    """At temperature 0, output tokens are at least l times as likely as the best one."""
     toy, sampling = drawn
     emitted = output_distribution(Lenience(lenience=lenience), toy.logits, toy.draft, toy.weights, sampling)
     assert abs(emitted.sum() - 1) <= ROUNDING

@@ -1,4 +1,4 @@
-"""K-SEQ: the divisor of the ratios, the optimum that it is held against, and chains that agree so far."""
+"""K-SEQ: the divisor of the ratios, the optimal transport bound, and equal prefixes."""
 
 from itertools import pairwise, product
 
@@ -26,7 +26,7 @@ from framework.verifiers.traversal import Traversal
 from framework.verifiers.tree_walk import TreeWalk
 
 PLAIN = Sampling()
-STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # nothing is offered after some prefixes
+STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # some prefixes offer no node
 RULE = KSeq()
 
 
@@ -43,7 +43,7 @@ def tokens_per_round(kind: str, seed: int, parent: list[int]) -> float:
 @pytest.mark.parametrize("number", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_divisor_is_the_root_that_scipy_finds(kind, number):
-    """1 - (1 - beta) ** k = rho beta, and what none of the tests keeps is all that the residual has to give."""
+    """The root of 1 - (1 - beta) ** k = rho beta; residual mass equals rejection probability."""
     for seed in range(10):
         p, q = (tables[0][0] for tables in random_tables(kind, 5, 1, seeded(seed)))
 
@@ -63,9 +63,9 @@ def test_the_divisor_is_the_root_that_scipy_finds(kind, number):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_stays_below_the_optimal_transport_and_near_it(seed):
-    """Chance of keeping a drafted token at one position: the optimum is a linear program over plans.
+    """Acceptance probability at one position against the optimum, a linear program over couplings.
 
-    The paper proves that K-SEQ reaches 1 - (1 - 1/K)^K of it.
+    The paper proves that K-SEQ reaches at least 1 - (1 - 1/K)^K of the optimum.
     """
     number, width = 2, 3
     p, q = random_tables("random", width, 1, seeded(seed))
@@ -90,7 +90,7 @@ def test_it_stays_below_the_optimal_transport_and_near_it(seed):
 )
 @pytest.mark.parametrize("kind", ["random", "zeros", "almost_equal"])
 def test_the_output_follows_the_targets_distribution(kind, parent):
-    """Up to four drafts, which agree for one or two tokens in some rows, and are not all offered in others."""
+    """Up to four drafts, some equal in one or two tokens, some cut short."""
     for seed, ragged in product(range(2), (False, True)):
         p, q = random_tables(kind, 3, 2, seeded(seed), narrow=True)
         offered = random_stops(3, 2, seeded(seed)) if ragged else None
@@ -105,7 +105,7 @@ def test_the_output_follows_the_targets_distribution(kind, parent):
 @pytest.mark.parametrize("rule", [RULE, RecursiveRejection(), Traversal()], ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize("dropped", [[0], [1], [0, 4], [3]], ids=str)
 def test_a_draft_that_is_not_offered_does_not_count(dropped, rule):
-    """Whoever is asked how many independent siblings there are; which are offered is settled before any is drawn."""
+    """Only offered siblings count as independent draws; offers do not depend on the draws."""
     p, q = random_tables("random", 3, 2, seeded(4))
     draft, weights = every_draft(q, parent=chains(3, 2), scheme=SamplingScheme.IID)
     is_dropped = torch.tensor([node in dropped for node in range(6)]).expand_as(draft.valid)
@@ -115,7 +115,7 @@ def test_a_draft_that_is_not_offered_does_not_count(dropped, rule):
 
 
 def test_equal_prefixes_are_one_class_and_no_token_counts_twice():
-    """Three chains: the first two agree in their first token; each class is reached at its first row."""
+    """Three chains, two with equal first tokens; equal nodes share their first row."""
     p, q = random_tables("random", 4, 2, seeded(1))
     probs = torch.stack([*[q[0][0]] * 3, q[1][2], q[1][2], q[1][0]])[None]
     draft = Draft(
@@ -130,7 +130,7 @@ def test_equal_prefixes_are_one_class_and_no_token_counts_twice():
     stop_probs = RULE.stop_probs(target, draft)[0]
     assert stop_probs.sum().item() == pytest.approx(1, abs=1e-12) and stop_probs[2] == 0
 
-    # Behind token 2 two drafts are left, 1 and then 3; by hand, from the divisor for two.
+    # After token 2 two drafts remain, 1 and then 3; expected values by hand, from the divisor for two.
     after, width = p[1][2], q[1][2]
     rho = divisor(after[None], width[None], torch.tensor([2])).item()
     keep = {x: min(1.0, (after[x] / (rho * width[x])).item()) for x in (1, 3)}
@@ -143,7 +143,7 @@ def test_equal_prefixes_are_one_class_and_no_token_counts_twice():
 
 
 def test_more_drafts_keep_more():
-    """On every one of 40 random tables: 4 against 1 at one position, 3 against 2 against 1 over two."""
+    """On each of 40 random tables: 4 over 1 at one position, 3 over 2 over 1 at two."""
     for kind, seed in product(("random", "zeros"), range(20)):
         for numbers, gamma in (((1, 4), 1), ((1, 2, 3), 2)):
             tokens = [tokens_per_round(kind, seed, chains(number, gamma)) for number in numbers]

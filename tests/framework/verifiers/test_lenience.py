@@ -1,4 +1,4 @@
-"""Lenience: lossy, but by a stated factor. All by enumeration, so without sampling error."""
+"""Lenience: lossy by a stated factor, shown by enumeration without sampling error."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ UNIFORM = [[1 / 3] * 3] * 2
 
 
 def toy(kind: str, form: str, width: int, gamma: int, seed: int, *, ragged: bool = False) -> tuple:
-    """p, q, and the drafts that can be drawn from q with their weights."""
+    """p, q, and every draft from q with its weight."""
     random = torch.Generator().manual_seed(seed)
     p, q = random_tables(kind, width, gamma, random, narrow=form == "sparse")
     draft, weights = every_draft(
@@ -51,7 +51,7 @@ def toy(kind: str, form: str, width: int, gamma: int, seed: int, *, ragged: bool
 
 
 def expected_accepted(rule: Verifier, p: Tables, draft: Draft, weights: Tensor, sampling: Sampling) -> float:
-    """Nodes a round keeps on average."""
+    """Mean number of accepted nodes per round."""
     stop_probs = rule.stop_probs(target_rows(logits_of(p), draft, sampling), draft).double()
     return (weights @ stop_probs @ torch.arange(draft.num_nodes + 1.0).double()).item()
 
@@ -69,7 +69,7 @@ def test_its_distributions_are_distributions(kind: str, form: str, sampling: Sam
         assert (stop_probs[torch.arange(4) > draft.offered_depth.unsqueeze(1)] == 0).all()
         emitted = output_distribution(
             rule, logits_of(p), draft, weights, sampling
-        )  # NaN if a replacement were negative
+        )  # NaN if a next-token probability were negative
         assert math.isclose(emitted.sum().item(), 1, abs_tol=ROUNDING)
 
 
@@ -115,10 +115,10 @@ def test_a_loss_is_followed_by_what_p_has_beyond_l_q() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lenience", [1e-50, 5e-324])
 def test_an_l_that_rounds_to_zero_keeps_whatever_p_allows(lenience: float, form: str) -> None:
-    """Found by fuzzing: l q underflowed, and a drawn token seemed to be one that q cannot draw."""
+    """Found by fuzzing: l q underflowed, and a drawn token passed for one with q = 0."""
     p, _, draft, _ = toy("zeros", form, 4, 1, seed=0)
     if draft.probs is not None:
-        draft = replace(draft, probs=draft.probs.float())  # as in the loop
+        draft = replace(draft, probs=draft.probs.float())  # the engine's dtype
     target = TargetRows(
         torch.stack([p[0].log().float(), p[0].log().float()], 1).expand(len(draft.tokens), -1, -1), draft, PLAIN
     )
@@ -168,7 +168,7 @@ def test_the_smaller_l_the_more_is_kept(form: str, sampling: Sampling) -> None:
 
 
 def greedy_round(logits: list[float], drafted: int, q: list[list[float]] | None = None) -> tuple:
-    """One drafted token before a target that always has these logits."""
+    """One drafted node under a target of constant logits."""
     probs = None if q is None else torch.tensor([q[:1]])
     draft = Draft.chain(
         torch.tensor([[drafted]]), SamplingScheme.ONE_HOT if q is None else SamplingScheme.IID, probs=probs
@@ -181,7 +181,7 @@ def greedy_round(logits: list[float], drafted: int, q: list[list[float]] | None 
 def test_greedy_keeps_what_is_within_a_factor_of_the_best(
     drafted: int, kept: bool, q: list[list[float]] | None
 ) -> None:
-    # Distributions .6, .3 and .1: within a factor of .4 of the best are .6 and .3.
+    # Probabilities .6, .3 and .1: a factor of .4 of the best allows .6 and .3.
     target, draft = greedy_round(torch.tensor([0.6, 0.3, 0.1]).log().tolist(), drafted, q)
     rule = Lenience(lenience=0.4)
     assert rule.stop_probs(target, draft).tolist() == [[1 - kept, kept]]
@@ -192,7 +192,7 @@ def test_greedy_keeps_what_is_within_a_factor_of_the_best(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_output_is_q_near_the_best_and_else_the_argmax(kind: str, form: str) -> None:
-    """By formula for the first token of a round; for those after it, that nothing weaker ever comes out."""
+    """First tokens follow a formula; later ones are never below the allowed factor."""
     for seed in range(5):
         p, q, draft, weights = toy(kind, form, 4, 2, seed)
         probs = q[0][0]

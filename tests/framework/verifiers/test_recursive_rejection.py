@@ -1,4 +1,4 @@
-"""Recursive rejection: examples by hand, a second way of computing, and what drawing without replacement buys."""
+"""Recursive rejection: examples by hand, plain Python, and the gain of draws without replacement."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from framework.verifiers.recursive_rejection import RecursiveRejection
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 PLAIN = Sampling()
-STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # nothing is offered after some prefixes
+STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # some prefixes offer no node
 RULE = RecursiveRejection()
 
 
@@ -31,7 +31,7 @@ def table(*scheme: float) -> torch.Tensor:
 
 
 def test_independent_siblings_may_miss_the_same_token_twice():
-    """p = (1, 0), q = (1/2, 1/2): both draws miss in 1 of 4 rounds; without replacement, one of the two is right."""
+    """p = (1, 0), q = (1/2, 1/2): independent siblings both miss in 1 of 4 rounds, different ones never."""
     p, q = [table(1, 0), torch.full((2, 2), 0.5).double()], [table(0.5, 0.5)]
     assert tokens_per_round(p, q, [-1, -1], SamplingScheme.IID) == pytest.approx(1.75, abs=1e-15)
     assert tokens_per_round(p, q, [-1, -1], SamplingScheme.WITHOUT_REPLACEMENT) == pytest.approx(2, abs=1e-15)
@@ -39,7 +39,7 @@ def test_independent_siblings_may_miss_the_same_token_twice():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_as_many_siblings_as_tokens_cover_them_all(seed):
-    """Drawn without replacement until nothing of q is left, some sibling is kept for certain."""
+    """Without replacement, siblings that exhaust q's support always have one accepted."""
     p, q = random_tables("random", 4, 1, seeded(seed))
     assert tokens_per_round(p, q, [-1] * 4, SamplingScheme.WITHOUT_REPLACEMENT) == pytest.approx(2, abs=1e-12)
     assert tokens_per_round(p, q, [-1] * 4, SamplingScheme.IID) < 2 - 1e-3
@@ -48,7 +48,7 @@ def test_as_many_siblings_as_tokens_cover_them_all(seed):
 @pytest.mark.parametrize("scheme", [SamplingScheme.IID, SamplingScheme.WITHOUT_REPLACEMENT])
 @pytest.mark.parametrize("kind", ["random", "zeros", "disjoint"])
 def test_its_distributions_are_those_of_the_tests_one_by_one(kind, scheme):
-    """Siblings at one depth, tested in plain Python; a repeated token counts at the first node that holds it."""
+    """Siblings at one depth in plain Python; a repeated token counts at its first node."""
     p, q = random_tables(kind, 4, 1, seeded(7))
     draft, _ = every_draft(q, parent=[-1, -1, -1], scheme=scheme)
     target = target_rows(logits_of(p), draft, PLAIN)
@@ -57,7 +57,7 @@ def test_its_distributions_are_those_of_the_tests_one_by_one(kind, scheme):
     for row, tokens in enumerate(draft.tokens.tolist()):
         r, d, reach, stops = p[0][0].tolist(), q[0][0].tolist(), 1.0, [0.0] * 4
         for node, x in enumerate(tokens):
-            if not draft.valid[row, node]:  # nothing was left to draw
+            if not draft.valid[row, node]:  # no token was left to draw
                 continue
             keep = min(1.0, r[x] / d[x])
             stops[tokens.index(x) + 1] += reach * keep
@@ -86,7 +86,7 @@ def test_on_a_chain_it_is_speculative_sampling():
 
 @pytest.mark.parametrize("parent", [chains(3, 2), chains(4, 1), [-1, -1, 0, 1, 1]], ids=str)
 def test_chains_that_agree_are_gone_on_with_together(parent):
-    """Exact on more chains than the standard set has; equal nodes are reached at the first, all their children too."""
+    """More chains than in the standard set; the first of equal nodes takes all children."""
     for seed in range(3):
         p, q = random_tables("random", 3, 2, seeded(seed))
         draft, weights = every_draft(q, parent=parent, scheme=SamplingScheme.IID)
@@ -100,7 +100,7 @@ def test_chains_that_agree_are_gone_on_with_together(parent):
 
 
 def test_without_replacement_keeps_more_than_with():
-    """On average over random tables, by more than a tenth of a token on this tree; in single ones it may be less."""
+    """Over a tenth of a token on average; single tables may favour replacement."""
     gained = []
     for seed in range(40):
         p, q = random_tables("random", 3, 2, seeded(seed))

@@ -1,6 +1,6 @@
-"""What lost siblings leave.
+"""The residual after rejected siblings.
 
-The same whoever knows the structure, nothing computed twice, and distributions that are peaked.
+Equal for shared and unshared trees, computed once per round, and correct for peaked distributions.
 """
 
 import random
@@ -39,7 +39,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def distributions_of(rule: Verifier, target: TargetRows, draft: Draft) -> list[torch.Tensor]:
-    """The stop probability, and every row's replacement where it can be reached."""
+    """The stop probability, and the next-token distributions of every reachable row."""
     stop_probs = rule.stop_probs(target, draft)
     distributions = [stop_probs]
     for row in range(draft.num_nodes + 1):
@@ -76,9 +76,9 @@ def test_a_structure_that_the_host_knows_changes_nothing(rule, scheme, parent):
 @pytest.mark.parametrize("rest_of_q", [(1e-20, 1e-25), (1e-40, 0), (3e-42, 1e-45)], ids=str)
 @pytest.mark.parametrize("rule", [RecursiveRejection(), Traversal()], ids=lambda rule: type(rule).__name__)
 def test_siblings_are_drawn_from_what_is_left_however_little_that_is(rule, rest_of_q, dtype):
-    """Without replacement the second sibling is drawn from masses of 1e-20 and 1e-25 as if from 1 and 1e-5.
+    """A second sibling's masses of 1e-20 and 1e-25 act as 1 and 1e-5.
 
-    By hand: p = (.5, .3, .2), so the first is kept with 1/2 and leaves (0, .6, .4); then the second with .6 / 1.
+    By hand: p = (.5, .3, .2); the first sibling, accepted with 1/2, leaves (0, .6, .4); then the second with .6 / 1.
     """
     p, q = torch.tensor([0.5, 0.3, 0.2], dtype=dtype), torch.tensor([1, *rest_of_q], dtype=dtype)
     draft = Draft(
@@ -108,7 +108,7 @@ def test_a_rule_pools_and_divides_once_a_round(monkeypatch, rule, scheme):
 
 @pytest.mark.parametrize("rule", [BlockVerification(), Lenience(lenience=0.5)], ids=lambda rule: type(rule).__name__)
 def test_what_is_remembered_belongs_to_one_draft(rule):
-    """The rows of one pass, asked about two drafts in turn: nobody is told what holds of the other."""
+    """Target rows cache nothing of one draft for another."""
     p, q = random_tables("random", 3, 2, seeded(0))
     draft, _ = every_draft(q, parent=chains(1, 2), scheme=SamplingScheme.IID)
     fewer = draft.offered(torch.tensor([True, False]).expand_as(draft.valid))
@@ -119,7 +119,7 @@ def test_what_is_remembered_belongs_to_one_draft(rule):
 
 
 def test_a_node_is_lost_where_one_was_offered_behind_the_stop():
-    """On random trees with nodes that are not offered; for a chain it is that fewer were kept than offered."""
+    """Random trees with nodes not offered; on a chain: fewer nodes accepted than offered."""
     dice = random.Random(0)
     for _ in range(100):
         parent = [dice.randrange(-1, node) for node in range(5)]

@@ -1,6 +1,4 @@
-"""In float32, as models give them, the distributions of every rule for drawn tokens are distributions, and exact up to
-its rounding.
-"""
+"""Rules for drawn tokens in float32, the models' dtype: valid distributions, exact up to rounding."""
 
 from itertools import product
 
@@ -33,7 +31,7 @@ from framework.verifiers.traversal import Traversal
 WIDTH, ROWS = 500, 64
 PLAIN = Sampling()
 STRUCTURES = [chains(1, 3), chains(3, 2), TREES[2]]
-NOISE = [1e-7, 1e-5, 1e-3]  # a drafter nearly as good as the target: what is left of p is a difference of equals
+NOISE = [1e-7, 1e-5, 1e-3]  # q nearly equal to p: the residual is a difference of almost equal numbers
 
 
 def pairs(scheme: SamplingScheme, structures: list[list[int]]) -> list:
@@ -63,7 +61,7 @@ def test_the_output_follows_the_targets_distribution(rule, parent, scheme):
         draft, weights = every_draft(q, parent=parent, scheme=scheme)
         assert draft.probs is not None and draft.probs.dtype == torch.float32
         emitted = output_distribution(rule, logits_of(p), draft, weights, PLAIN)
-        # 1e-7 for each of the few sums of three; a bias that is worth the name is a thousand times that.
+        # Each of the few sums of three rounds by 1e-7; a relevant bias is a thousand times larger.
         assert total_variation(emitted, target_distribution(logits_of(p), PLAIN)) < 1e-6, (kind, noise)
 
 
@@ -74,7 +72,7 @@ def test_over_many_tokens_its_distributions_are_distributions(rule, parent, sche
     depth = [0]
     for above in parent:
         depth.append(depth[above + 1] + 1)
-    logits = 3 * torch.randn(ROWS, max(depth) + 1, WIDTH, generator=random)  # what follows depends on depth alone
+    logits = 3 * torch.randn(ROWS, max(depth) + 1, WIDTH, generator=random)  # next tokens depend on depth alone
     q = (logits + noise * torch.randn(logits.shape, generator=random)).softmax(2)
     tokens = torch.empty(ROWS, 0, dtype=torch.int64)
     for node, above in enumerate(parent):
@@ -101,10 +99,10 @@ def test_over_many_tokens_its_distributions_are_distributions(rule, parent, sche
 
 @pytest.mark.parametrize("rule", [RecursiveRejection(), Traversal()], ids=lambda rule: type(rule).__name__)
 def test_a_drafter_that_is_all_but_certain_keeps_the_targets_distribution(rule):
-    """The small model's logits are 92 to 103 apart, so that its second and third sibling have subnormal masses.
+    """The draft model's logits differ by 92 to 103: its second and third siblings have subnormal masses.
 
-    Chi-square, false-alarm rate 1e-9. A total variation of 0.11, as of a rule that overflows, adds 4 n 0.11^2 = 190 to
-    the statistic of at most 63 degrees of freedom.
+    Chi-square, false-alarm rate 1e-9. A total variation of 0.11, as from a rule that overflows, adds 4 n 0.11^2 = 190
+    to the statistic of at most 63 degrees of freedom.
     """
     target, prompt, number = tiny_target(vocabulary=4), [1, 2, 3], 4000
     drafter = TransformerTree(
@@ -124,7 +122,7 @@ def test_a_drafter_that_is_all_but_certain_keeps_the_targets_distribution(rule):
 
 
 def certain_model(*gaps: int) -> CachedLM:
-    """A model whose logits are the same after any text, and so far below that of the first token."""
+    """A model of constant logits, `gaps` below that of the first token."""
     model = tiny_model("gpt2", vocabulary=1 + len(gaps))
     model.transformer.ln_f.weight.zero_()
     model.transformer.ln_f.bias.zero_()[0] = 1.0

@@ -1,4 +1,4 @@
-"""Speculative sampling, proved by enumeration: no sampling error, so the bounds are those of rounding."""
+"""Speculative sampling, proved by enumeration: without sampling error, bounds are those of rounding."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def distance(rule: SpeculativeSampling, p: Tables, draft: Draft, weights: Tensor, sampling: Sampling = PLAIN) -> float:
-    """Total variation of what comes out from what is promised."""
+    """Total variation between a rule's output distribution and the target's."""
     return total_variation(
         output_distribution(rule, logits_of(p), draft, weights, sampling), target_distribution(logits_of(p), sampling)
     )
@@ -110,14 +110,14 @@ def test_support_may_be_padded_with_ids_without_mass() -> None:
 
 
 def test_drawn_rounds_follow_the_targets_distribution() -> None:
-    """The same through draw and float32 distributions.
+    """Drawn tokens with float32 distributions.
 
-    Chi-square of 27 cells; false-alarm rate 1e-7, and the seed is fixed.
+    Chi-square of 27 cells; false-alarm rate 1e-7, fixed seed.
     """
     width, gamma, rounds = 3, 2, 200_000
     random = seeded(1)
     p, q = random_tables("random", width, gamma, random)
-    p = [0.5 * table + 0.5 / width for table in p]  # no cell too rare for a chi-square
+    p = [0.5 * table + 0.5 / width for table in p]  # cells of sufficient expected count for a chi-square
     uniforms = torch.rand(rounds, 2 * gamma + 2, dtype=torch.float64, generator=random)
     tokens, distributions, prefix = [], [], torch.zeros(rounds, dtype=torch.int64)
     for depth, table in enumerate(q):
@@ -132,7 +132,7 @@ def test_drawn_rounds_follow_the_targets_distribution() -> None:
     emitted = torch.cat([draft.tokens, following.unsqueeze(1)], 1)
     emitted.scatter_(1, stop.unsqueeze(1), following.unsqueeze(1))
     cells = emitted[:, 0]
-    for depth in range(1, gamma + 1):  # rows that ended earlier go on with the target
+    for depth in range(1, gamma + 1):  # rows that stopped earlier continue with target draws
         own = draw(p[depth][cells], uniforms[:, gamma + 1 + depth])
         cells = cells * width + torch.where(stop < depth, own, emitted[:, depth])
     counts, expected = torch.bincount(cells, minlength=width ** (gamma + 1)), joint_distribution(p) * rounds
@@ -140,18 +140,18 @@ def test_drawn_rounds_follow_the_targets_distribution() -> None:
     assert chisquare(counts, expected).pvalue > 1e-7
 
 
-# Negative controls: what the enumeration must catch.
+# Negative controls: faults that the enumeration must catch.
 
 
 class ResidualIsP(SpeculativeSampling):
-    """After a rejection, draws from p in full."""
+    """Draws from the whole of p after a rejection."""
 
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         return target.probs(stop)
 
 
 class RawLastRow(SpeculativeSampling):
-    """Draws the token after a fully kept draft from a softmax without temperature."""
+    """Draws the token after a fully accepted draft from a softmax without temperature."""
 
     def next_token_probs(self, target: TargetRows, draft: Draft, stop: Tensor) -> Tensor:
         raw = target.logits[:, -1].softmax(1)
@@ -237,7 +237,7 @@ def test_x3_no_residual_means_p(form: str) -> None:
     q = {"dense": [probs], "sparse": [[0.75, 0.25]], "one_hot": None}[form]
     support = torch.tensor([[[1, 0]]]) if form == "sparse" else None
     target, draft = one_round([probs] * 2, [1], q, support=support)
-    target.all_probs = torch.tensor([[probs] * 2])  # equal to the last bit, which a softmax need not be
+    target.all_probs = torch.tensor([[probs] * 2])  # bitwise equal, unlike the softmax of log p
     next_token_probs = SpeculativeSampling().next_token_probs(target, draft, torch.tensor([0]))
     assert torch.equal(next_token_probs, torch.tensor([probs]))
 

@@ -1,4 +1,4 @@
-"""Teacher forcing: plain decoding, beside which a drafter is asked at every position."""
+"""Teacher forcing: plain decoding with a draft at every position."""
 
 import torch
 
@@ -36,7 +36,7 @@ def test_alpha_is_the_overlap_at_every_position_of_the_targets_text() -> None:
     models = (target.model, engine.drafter.model)
     p, q = (model.uncached(tokens)[0, len(PROMPT) : -1].softmax(-1) for model in models)
     overlap = torch.minimum(p, q).sum(-1)
-    # Prefill commits the first token, and before the last one there is room for none but the target's own.
+    # Prefill commits the first token; the last one leaves no room for a draft.
     tested = overlap[: int(tally.overlap_tested)]
     assert tally.overlap_tested >= NEW_TOKENS - 2
     assert abs(tally.metrics()["alpha/overlap"] - tested.mean().item()) < 1e-5

@@ -1,4 +1,4 @@
-"""Traversal verification, against its recursion walked through, block verification, and recursive rejection."""
+"""Traversal verification against its published recursion, block verification and recursive rejection."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from framework.verifiers.recursive_rejection import RecursiveRejection
 from framework.verifiers.traversal import Traversal
 
 PLAIN = Sampling()
-STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # nothing is offered after some prefixes
+STOPS = [torch.arange(3**i) % 4 != 1 for i in range(3)]  # some prefixes offer no node
 STRUCTURES = [TREES[2], [-1, -1, 1], [-1, 0, 0, 1], [-1, -1, -1]]
 
 
@@ -21,7 +21,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 class WalkedThrough:
-    """The published recursion for one draft: descendants before the node; every test's chance, in the order asked."""
+    """The published recursion for one draft: children before their node, tests in order."""
 
     def __init__(self, target: TargetRows, draft: Draft, row: int):
         assert draft.probs is not None
@@ -85,9 +85,9 @@ def test_a_chain_is_judged_as_a_block(kind):
 
 
 def test_it_keeps_more_than_recursive_rejection_where_siblings_differ():
-    """Without replacement on all 120 random tables, and not by less than rounding; no proof is known to us.
+    """Without replacement, on all 120 random tables, up to rounding; we know no proof.
 
-    Where siblings are independent it does not: there, recursive rejection takes equal nodes together.
+    Independent siblings reverse the order, since recursive rejection merges equal nodes.
     """
     for parent in STRUCTURES[:3]:
         for seed in range(40):
@@ -101,10 +101,7 @@ def test_it_keeps_more_than_recursive_rejection_where_siblings_differ():
 
 
 def test_without_a_second_level_there_is_nothing_to_save():
-    """At depth 1 every rejected sibling is followed by the same residual as in recursive rejection.
-
-    The distributions agree.
-    """
+    """At depth 1 a rejected sibling leaves the residual of recursive rejection: equal results."""
     for scheme, seed in (
         (scheme, seed) for scheme in (SamplingScheme.IID, SamplingScheme.WITHOUT_REPLACEMENT) for seed in range(5)
     ):

@@ -1,4 +1,4 @@
-"""The walk down a tree of chosen tokens, and nodes that stand for the same tokens taken together."""
+"""The walk down a tree of chosen tokens, and merged nodes of equal prefixes."""
 
 import random
 from itertools import product
@@ -22,7 +22,7 @@ def chosen(tokens: list[int], parent: list[int], *, valid: list[bool] | None = N
 
 
 def distributions_after(probs: torch.Tensor, draft: Draft) -> TargetRows:
-    """The same distribution after every row."""
+    """Target rows with the same distribution everywhere."""
     return TargetRows(probs.log().expand(1, draft.num_nodes + 1, -1), draft, Sampling())
 
 
@@ -31,12 +31,12 @@ def distributions_after(probs: torch.Tensor, draft: Draft) -> TargetRows:
     [
         ([0, 1], [-1, -1], [0.2, 0.5, 0.3]),
         ([0, 1], [-1, 0], [0.5, 0.5 * 0.7, 0.5 * 0.3]),
-        ([0, 0], [-1, -1], [0.5, 0.5, 0]),  # the second is the first again
+        ([0, 0], [-1, -1], [0.5, 0.5, 0]),  # the second repeats the first
         ([0, 3], [-1, -1], [0.5, 0.5, 0]),
         ([0, 1, 2], [-1, -1, -1], [0, 0.5, 0.3, 0.2]),
-        # Two chains that part after their first token: both are gone on to, at the first of the equal nodes.
+        # Two chains that differ after their first token: the walk continues both from the first of the equal nodes.
         ([0, 0, 1, 2], chains(2, 2), [0.5, 0.5 * 0.5, 0, 0.5 * 0.3, 0.5 * 0.2]),
-        # And two that never part.
+        # Two equal chains.
         ([0, 0, 1, 1], chains(2, 2), [0.5, 0.5 * 0.7, 0, 0.5 * 0.3, 0]),
     ],
     ids=str,
@@ -56,7 +56,7 @@ def test_what_follows_is_p_without_all_that_hangs_on_the_path():
 
 
 def test_where_children_hold_all_of_p_what_follows_is_still_a_distribution():
-    # Rounding may leave a chance of 1e-8 to stop there: what is drawn then must be possible.
+    # Rounding may give this stop a probability of 1e-8: its next token must still be possible.
     draft = chosen([0, 1, 2], [-1, -1, -1])
     assert TreeWalk().next_token_probs(distributions_after(P, draft), draft, torch.tensor([0]))[
         0
@@ -80,7 +80,7 @@ def test_drawn_tokens_are_refused():
 
 @pytest.mark.parametrize("num_nodes", [1, 3, 9])
 def test_pooled_rows_are_those_with_the_same_tokens_on_their_paths(num_nodes):
-    """Against paths written out, on random trees of few tokens, some of whose nodes are not offered."""
+    """Against explicit paths, on random trees of few tokens with some nodes not offered."""
     dice = random.Random(num_nodes)
     for _ in range(200):
         parent = [dice.randrange(-1, node) for node in range(num_nodes)]
@@ -111,7 +111,7 @@ def test_a_chain_is_not_pooled_though_its_tokens_repeat():
     p, _ = random_tables("random", 4, 1, torch.Generator().manual_seed(0))
     draft = Draft.chain(torch.tensor([[1, 1, 1]]), SamplingScheme.ONE_HOT)
     target = TargetRows(logits_of(p)[1].unsqueeze(0), draft, Sampling())
-    keep = p[1][:3, 1]  # row i of the table is what follows token i; it stands for what follows row i
+    keep = p[1][:3, 1]  # row i of the table: distribution after token i, used after row i
     assert MergedPrefixes.of(draft).first.tolist() == [[0, 1, 2, 3]]
     reach = torch.cat([torch.ones(1), keep.cumprod(0)])
     expected = reach * torch.cat([1 - keep, torch.ones(1)])

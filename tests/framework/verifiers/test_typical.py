@@ -1,4 +1,4 @@
-"""Typical acceptance: the bound by hand, the longest path, and greedy decoding at temperature 0."""
+"""Typical acceptance: bounds by hand, the longest path, and greedy decoding at temperature 0."""
 
 import math
 
@@ -26,7 +26,7 @@ def entropy(probs: list[float]) -> float:
 def judged(
     tokens: list[int], parent: list[int], distributions: list[list[float]], rule: TypicalAcceptance = RULE
 ) -> list[float]:
-    """Stop probability of one draft of chosen tokens; one distribution for each row of [pending, nodes...]."""
+    """Stop probability of a draft of chosen tokens; a distribution per row of [pending, nodes...]."""
     draft = Draft(
         torch.tensor([tokens]),
         torch.tensor([parent]),
@@ -56,11 +56,11 @@ def test_both_bounds_decide_somewhere():
 @pytest.mark.parametrize(
     ("tokens", "parent", "expected"),
     [
-        ([0, 1], [-1, -1], 1),  # level: the first
-        ([2, 1], [-1, -1], 2),  # level in length: the likelier
-        ([0, 2, 3], [-1, -1, 1], 3),  # the longest, though its first node is the less likely
+        ([0, 1], [-1, -1], 1),  # a tie: the first
+        ([2, 1], [-1, -1], 2),  # equal lengths: the likelier
+        ([0, 2, 3], [-1, -1, 1], 3),  # the longest, despite a less likely first node
         ([2, 3, 2, 0], [-1, -1, 0, 1], 4),  # .2 x .2 against .15 x .3
-        ([4, 0, 0], [-1, -1, 0], 2),  # nothing counts behind what was not kept
+        ([4, 0, 0], [-1, -1, 0], 2),  # nodes after a rejected one do not count
         ([4], [-1], 0),
     ],
     ids=str,
