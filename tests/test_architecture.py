@@ -1,4 +1,4 @@
-"""The layout: arrows between folders, read from the imports; sizes of folders; the index of ARCHITECTURE.md."""
+"""The layout: imports between folders, sizes of folders, and the index of ARCHITECTURE.md."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parent.parent
 TREES = ("framework", "drafters", "experiments")
 MOST_MODULES = 16
 
-# A folder of the framework -> the folders that it may import, beside itself.
+# Folder of the framework -> other folders that it may import.
 MAY_IMPORT = {
     "core": set(),
     "models": {"core"},
@@ -36,7 +36,7 @@ CORPORA = {path.stem for path in (REPOSITORY / "experiments" / "corpora").iterdi
 
 @dataclass(frozen=True)
 class Arrow:
-    """One import: the module that holds it, and the imported name."""
+    """One import: the importing module and the imported name."""
 
     origin: str
     imported: str
@@ -46,7 +46,7 @@ class Arrow:
 
 
 def arrows_of(origin: str, source: str, *, is_package: bool) -> list[Arrow]:
-    """All imports of a module, inside functions and for types alike; a name from a package counts as its module."""
+    """All imports of a module, also inside functions and for types, as full dotted names."""
     arrows = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -67,7 +67,7 @@ def within(name: str, *modules: str) -> bool:
 
 
 def wrong(arrow: Arrow) -> bool:
-    """Whether an import points the other way."""
+    """Whether an import breaks the layering."""
     origin, imported = arrow.origin, arrow.imported
     tree, library = origin.split(".")[0], imported.split(".")[0]
     if library in ("hydra", "omegaconf") and tree != "experiments":
@@ -111,7 +111,7 @@ def test_every_folder_of_the_framework_has_its_arrows_and_none_is_part_of_a_cycl
     folders = {path.parent.name for path in (REPOSITORY / "framework").glob("*/__init__.py")}
     assert folders == set(MAY_IMPORT)
     below: set[str] = set()
-    while len(below) < len(MAY_IMPORT):  # what imports only folders that are below already goes next
+    while len(below) < len(MAY_IMPORT):  # folders that import only folders below are next
         ready = {folder for folder, others in MAY_IMPORT.items() if others <= below} - below
         assert ready, f"a cycle among {sorted(MAY_IMPORT.keys() - below)}"
         below |= ready
@@ -164,7 +164,7 @@ def test_tests_lie_in_folders_that_mirror_the_code() -> None:
 
 
 def listed_folders(architecture: str) -> list[str]:
-    """The folders of the list "What is where", one line each."""
+    """The folders in the list "What is where", one per line."""
     (section,) = re.findall(r"^## What is where\n(.*?)^## ", architecture, re.DOTALL | re.MULTILINE)
     lines = [line for line in section.splitlines() if line]
     return [found[1] if (found := re.match(r"- `([\w/]+)/`: ", line)) else line for line in lines]

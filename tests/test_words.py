@@ -1,4 +1,4 @@
-"""One word for each thing: names that are no longer in use occur only in the tables of renamed keys."""
+"""Retired names occur only in the tables of renamed keys."""
 
 import io
 import re

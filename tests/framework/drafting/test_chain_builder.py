@@ -1,4 +1,4 @@
-"""Chains that grow node by node: proved exact by enumeration where they stop, caught where they would drop."""
+"""Chains grown node by node: exact by enumeration with early stops, biased with dropped nodes."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ GREEDY = Sampling(temperature=0)
 
 
 def grow(logits: list[Tensor], **changes: object) -> tuple[ChainBuilder, Draft]:
-    """A chain fed with logits [B, V] one after another for as long as it grows."""
+    """Feed a chain logits [B, V] while it grows."""
     num_rows = len(logits[0])
     settings = {
         "gamma": len(logits),
@@ -37,17 +37,17 @@ def grow(logits: list[Tensor], **changes: object) -> tuple[ChainBuilder, Draft]:
     return chain, chain.draft()
 
 
-# No uniform hits a token of a subnormal mass.
+# No uniform selects a token of subnormal mass.
 DRAWABLE = [kind for kind in KINDS if kind not in ("subnormal_q", "subnormal_both")]
 
 
 def every_chain(q: Tables, *, top_k: int | None = None, **settings: object) -> tuple[Draft, Tensor]:
-    """All chains that q, or its top_k likeliest tokens, may give, each grown from uniforms that hit its tokens.
+    """All chains from q, or its top_k likeliest tokens, grown from uniforms that select them.
 
     Returns:
         the chains, and the probability of each.
     """
-    paths = torch.cartesian_prod(*[torch.arange(top_k or WIDTH)] * GAMMA)  # of entries in the distributions drawn from
+    paths = torch.cartesian_prod(*[torch.arange(top_k or WIDTH)] * GAMMA)  # indices into the truncated distributions
     weights, distributions, uniforms, drawn = torch.ones(len(paths), dtype=torch.float64), [], [], []
     prefix = torch.zeros(len(paths), dtype=torch.int64)
     for depth, table in enumerate(q):
@@ -95,7 +95,7 @@ def test_drawing_from_the_likeliest_and_claiming_all_is_caught() -> None:
     for seed in range(5):
         p, q = random_tables("random", WIDTH, GAMMA, torch.Generator().manual_seed(seed))
         draft, weights = every_chain(q, top_k=2)
-        claimed = replace(draft, probs=draft.probs * 0.8)  # as if a fifth of q lay elsewhere
+        claimed = replace(draft, probs=draft.probs * 0.8)  # as if other tokens had a fifth of q
         probs = output_distribution(SpeculativeSampling(), logits_of(p), claimed, weights, Sampling())
         assert total_variation(probs, target_distribution(logits_of(p), Sampling())) > BIASED, seed
 
@@ -110,7 +110,7 @@ def test_dropping_the_weak_token_itself_is_caught() -> None:
         assert total_variation(probs, target_distribution(logits_of(p), Sampling())) > BIASED, seed
 
 
-# Two rows: the first is sure (.9) of its first node and not (.5) of its second; the second is never sure.
+# Row 0 is confident (.9) in its first node, not (.5) in its second; row 1 never is.
 SURE, UNSURE = [0.9, 0.05, 0.05], [0.5, 0.25, 0.25]
 DISTRIBUTIONS = [torch.tensor([SURE, UNSURE]), torch.tensor([UNSURE, UNSURE]), torch.tensor([SURE, SURE])]
 
@@ -118,7 +118,7 @@ DISTRIBUTIONS = [torch.tensor([SURE, UNSURE]), torch.tensor([UNSURE, UNSURE]), t
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["T=0", "T=1"])
 def test_a_row_ends_after_its_weak_token_and_the_chain_with_the_last_row(sampling: Sampling) -> None:
     threshold = ConfidenceThreshold(max_gamma=3, threshold=0.7)
-    lowest = torch.zeros(2, 3, dtype=torch.float64)  # draws token 0, the likeliest
+    lowest = torch.zeros(2, 3, dtype=torch.float64)  # they draw token 0, the likeliest
     distributions = [probs.log() for probs in DISTRIBUTIONS]
     chain, draft = grow(distributions, sampling=sampling, uniforms=lowest, should_continue=threshold.should_continue)
     assert draft.tokens.tolist() == [[0, 0], [0, 0]] and chain.num_nodes == 2
@@ -151,7 +151,7 @@ def test_the_confidence_is_what_the_drafter_gave_to_its_own_token() -> None:
     logits = [probs.log() for probs in DISTRIBUTIONS]
     _, draft = grow(logits, uniforms=uniforms, should_continue=keep)
     assert draft.tokens.tolist() == [[1, 1, 0], [0, 2, 0]] and draft.valid.all()
-    # After every node but the last, of which nothing depends.
+    # After every node but the last: nothing depends on the last one.
     assert torch.allclose(torch.stack(asked), torch.tensor([[0.05, 0.5], [0.25, 0.25]]))
     asked.clear()
     grow(logits, uniforms=uniforms, should_continue=keep, sampling=Sampling(top_k=1))

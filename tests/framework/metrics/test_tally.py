@@ -1,4 +1,4 @@
-"""Counts of rounds, the ratios made of them, and the check that they are what the distributions promise."""
+"""Counts of rounds, their ratios, and the check of counts against distributions."""
 
 import json
 
@@ -21,7 +21,7 @@ Q = torch.tensor([0.2, 0.3, 0.1, 0.4])
 
 
 def made_by_hand(rows: list[tuple[int, int, bool]], num_nodes: int = GAMMA) -> Outcome:
-    """A round of rows that offered, accepted, and were active; finished rows commit nothing."""
+    """Outcome of rows (offered, accepted, active); finished rows commit nothing."""
     offered, accepted, active = (torch.tensor(column) for column in zip(*rows, strict=True))
     valid = torch.arange(num_nodes) < offered.unsqueeze(1)
     draft = Draft.chain(torch.zeros(len(rows), num_nodes, dtype=torch.int64), SamplingScheme.ONE_HOT, valid=valid)
@@ -38,7 +38,7 @@ def made_by_hand(rows: list[tuple[int, int, bool]], num_nodes: int = GAMMA) -> O
 
 
 def observe(tally: Tally, outcome: Outcome) -> None:
-    """As the engine does."""
+    """Count a round as the engine does."""
     tally.observe(readout_of(outcome))
     if tally.detailed:
         tally.observe_distributions(outcome)
@@ -55,12 +55,12 @@ def played(
     stops: Tensor | None = None,
     ragged: bool = False,
 ) -> Tally:
-    """Rounds of 20 rows, every position with the same p and q; each seed is another stream.
+    """Count rounds of 20 rows with equal p and q everywhere, one stream per seed.
 
     Args:
-        q: the distribution tokens are drawn from; None always chooses token 0.
-        reported: the distribution the draft names instead of q.
-        stops: [GAMMA + 1] the distribution stops are drawn from in place of the verifier's.
+        q: distribution of drafted tokens; None always chooses token 0.
+        reported: the draft's probs, if not q.
+        stops: [GAMMA + 1] distribution of stops, if not the verifier's.
         ragged: whether rows offer 0 to GAMMA nodes in turn; else all.
     """
     verifier, rows = SpeculativeSampling(), 20
@@ -101,16 +101,16 @@ def test_counts_of_a_round_made_by_hand() -> None:
     observe(tally, made_by_hand(ROUND))
     assert tally.tested_by_position == [4, 3, 1]
     assert tally.accepted_by_position == [3, 2, 1]
-    assert tally.num_rounds == 5  # the finished row took no part
+    assert tally.num_rounds == 5  # finished rows do not count
     assert tally.passes.tolist() == [0, 0, 0, 1]
     metrics = tally.metrics()
-    assert metrics["alpha/empirical"] == 6 / 8  # of 8 tested nodes; 11 were proposed
+    assert metrics["alpha/empirical"] == 6 / 8  # 11 proposed nodes, 8 tested
     assert [metrics[f"alpha/position/{i}"] for i in (1, 2, 3)] == [3 / 4, 2 / 3, 1]
     assert metrics["tau"] == (6 + 5) / 5
 
 
 def test_the_end_of_a_branch_is_no_rejection() -> None:
-    """Nodes 0 and 1 hang on pending, node 2 on node 0; rows stop at pending, at the leaf node 1, and at node 2."""
+    """Nodes 0 and 1 follow pending, node 2 node 0; stops at pending, leaf 1 and 2."""
     stop, num_accepted = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 2])
     tokens, parent = torch.tensor([[0, 1, 0]]).expand(3, -1), torch.tensor([[-1, -1, 0]]).expand(3, -1)
     draft = Draft(tokens, parent, torch.ones(3, 3, dtype=torch.bool), SamplingScheme.ONE_HOT, shape=Shape.TREE)
@@ -131,7 +131,7 @@ def test_the_end_of_a_branch_is_no_rejection() -> None:
     assert tally.tested_by_position == [3, 1] and tally.accepted_by_position == [2, 1]
     metrics = tally.metrics()
     assert metrics["alpha/empirical"] == 3 / 4 and metrics["tau"] == 2
-    assert metrics["tau/eq1"] is None, "Eq. 1 is about chains"
+    assert metrics["tau/eq1"] is None, "Eq. 1 is defined for chains"
 
 
 def test_finished_rows_do_not_count() -> None:
@@ -179,14 +179,14 @@ def test_merging_is_one_tally_of_both() -> None:
 
 
 def test_a_lossy_rule_is_held_to_its_own_distributions_alone() -> None:
-    """It keeps more than the overlap, and that is no bug."""
+    """Its acceptance may exceed the overlap."""
     tally, lenient = Tally(GAMMA, detailed=True), Tally(GAMMA, detailed=True, token_rule=False)
     for each in (tally, lenient):
         each.accepted[3, 3] = 200
         each.overlap, each.overlap_tested, each.overlap_variance = 300.0, 600, 100.0
         each.expected, each.expected_variance = 600.0, 0.0
     assert lenient.metrics()["alpha/check"] and not tally.metrics()["alpha/check"]
-    assert lenient.metrics()["tau/eq1"] == GAMMA + 1 > tally.metrics()["tau/eq1"], "alpha is what was accepted: all"
+    assert lenient.metrics()["tau/eq1"] == GAMMA + 1 > tally.metrics()["tau/eq1"], "alpha is the acceptance rate, 1"
     lenient.expected = 500.0
     assert not lenient.metrics()["alpha/check"]
     with pytest.raises(ValueError, match="verifier="):
@@ -199,7 +199,7 @@ def test_counts_are_plain_numbers() -> None:
 
 
 def test_ratios_are_those_of_the_distributions() -> None:
-    """Every position has the same overlap, so alpha and tau are known; bounds of 6 standard deviations: 2e-9 each."""
+    """Equal overlaps everywhere give alpha and tau; bounds of 6 standard deviations, 2e-9 each."""
     tally = played(Tally(GAMMA, detailed=True), seed=0, rounds=500)
     metrics, alpha = tally.metrics(), torch.minimum(P, Q).sum().item()
     assert metrics["alpha/overlap"] == pytest.approx(alpha, abs=1e-6)
@@ -212,7 +212,7 @@ def test_ratios_are_those_of_the_distributions() -> None:
     assert tally.overlap_variance == pytest.approx(tested * alpha * (1 - alpha), rel=1e-5)
 
 
-# A check that fires on 1 right stream in 8,000 fires on 3 and more of 50 with probability 4e-8.
+# A check that fires on 1 right stream in 8,000 fires on 3 or more of 50 with probability 4e-8.
 STREAMS, FALSE_ALARMS = 50, 2
 
 RIGHT = {
@@ -221,7 +221,7 @@ RIGHT = {
     "ragged": {"ragged": True},
     "equal": {"q": P},
     "disjoint": {"p": torch.tensor([1.0, 1.0, 0.0, 0.0]) / 2, "q": torch.tensor([0.0, 0.0, 1.0, 1.0]) / 2},
-    # All but certain: the rare loss is worth many standard deviations, and yet no bug.
+    # A rare rejection is many standard deviations off, without a fault.
     "rarely_lost": {"p": torch.tensor([0.9995, 0.0005, 0.0, 0.0]), "q": None, "rounds": 2},
     "rarely_kept": {"p": torch.tensor([0.0005, 0.9995, 0.0, 0.0]), "q": None, "rounds": 4},
 }
@@ -244,8 +244,8 @@ WRONG = {
 
 @pytest.mark.parametrize("stream", WRONG.values(), ids=WRONG)
 def test_check_fires_on_wrong_distributions(stream: dict) -> None:
-    """Of 2,000 rows, with distributions 9 and more standard deviations off.
+    """2,000 rows, and distributions at least 9 standard deviations off.
 
-    One in 1e6 such streams stays within the bounds.
+    1 in 1e6 such streams stays within the bounds.
     """
     assert not played(Tally(GAMMA, detailed=True), seed=0, **{"rounds": 100, **stream}).metrics()["alpha/check"]

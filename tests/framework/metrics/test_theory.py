@@ -1,7 +1,7 @@
-"""The formulas against the figures of their papers and against what the formulas mean.
+"""Formulas against their papers' figures and against their definitions.
 
-A figure printed with n decimals is met when it is off by no more than half of its last digit. The ids of cases name
-the table (of Leviathan et al., 2023, unless said otherwise) or the setting that a figure belongs to.
+A figure of n decimals agrees within half of its last digit. Each case's id names the figure's table (of Leviathan et
+al., 2023, unless another paper is named) or setting.
 """
 
 import math
@@ -17,7 +17,7 @@ TENTH = 0.05 + 1e-9
 alphas = st.floats(0, 1)
 ratios = st.floats(0, 2)
 gammas = st.integers(0, 40)
-repeatable = settings(derandomize=True, deadline=None)  # a busy machine is no failure
+repeatable = settings(derandomize=True, deadline=None)  # no deadline: a busy machine is no failure
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_optimal_gamma(alpha: float, c: float, gamma: int, speed: float) -> None
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5])
 @pytest.mark.parametrize("alpha", [0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
 def test_a_tie_goes_to_the_smaller_gamma(alpha: float, gamma: int) -> None:
-    # Theorem 3.8 solved for the c at which gamma + 1 is as fast as gamma; c = .2 for alpha .5 and gamma 1.
+    # Theorem 3.8 solved for the c at which gamma + 1 and gamma are equally fast; .2 for alpha .5 and gamma 1.
     gained = alpha ** (gamma + 1)
     c = gained / (theory.expected_tokens(alpha, gamma) - gamma * gained)
     assert theory.speedup(alpha, gamma, c) == pytest.approx(theory.speedup(alpha, gamma + 1, c), rel=1e-14)
@@ -86,7 +86,7 @@ def test_a_tie_goes_to_the_smaller_gamma(alpha: float, gamma: int) -> None:
     ],
 )
 def test_expected_walltime_improvement(gamma: int, alpha: float, c: float, expected: float) -> None:
-    # The paper computed from unrounded alpha and c.
+    # The paper's alpha and c are unrounded.
     assert theory.speedup(alpha, gamma, c) == pytest.approx(expected, abs=0.07)
 
 
@@ -130,7 +130,7 @@ def test_ceiling_of_layer_skipping(alpha: float, c: float, speed: float) -> None
     def ceiling(c: float) -> float:
         return theory.speedup(alpha, theory.optimal_gamma(alpha, c, max_gamma=100), c)
 
-    # c is a share of parameters printed to two digits: the figure belongs to some c that rounds to it.
+    # c is a share of parameters, printed with two digits: some c that rounds to it gives the figure.
     assert ceiling(c + HUNDREDTH) - HUNDREDTH <= speed <= ceiling(c - HUNDREDTH) + HUNDREDTH
 
 
@@ -214,7 +214,7 @@ def test_optimal_gamma_reaches_most_of_what_is_zero_overhead_speedup(
 
 def test_a_wider_pass_that_costs_more_makes_the_best_gamma_smaller() -> None:
     assert theory.optimal_gamma(0.8, 0.05, max_gamma=20) == 8
-    # Each further row costs as much as the first: no draft pays, however good.
+    # Each further row costs as much as the first: no draft pays at any alpha.
     assert theory.optimal_gamma(0.99, 0, 20, [float(rows) for rows in range(1, 22)]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Who produced a token, and how likely it was: against the tally, plain passes and drafts that are known."""
+"""Each token's producer and probabilities against the tally, plain passes and known drafts."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_a_draft_that_is_wrong_is_replaced_and_none_is_plain(target):
     truth = plain(target, [[5, 6]], Stopping(max_new_tokens=9)).tokens[0]
     wrong = Scripted(lambda tokens, gamma: [(truth[len(tokens) - 2] + 1) % 50] * gamma)
     _, _, (row,) = traced(engine(target, wrong, 2), [[5, 6]], Stopping(max_new_tokens=9))
-    # No room is left for a draft before the last token.
+    # The last token leaves no room for a draft.
     assert producers(row) == ["plain", *["replaced"] * 7, "plain"]
     assert [token.instead_of.token for token in row[1:-1]] == [(token + 1) % 50 for token in truth[1:-1]]
     assert all((token.q, token.instead_of.q, token.instead_of.p) == (0, 1, 0) for token in row[1:-1])
@@ -99,7 +99,7 @@ def test_what_a_stop_string_takes_back_is_not_traced(target):
 
 
 class Bytes:
-    """Token i is byte i."""
+    """A tokenizer whose token i is byte i."""
 
     all_special_ids = (0,)
 

@@ -1,4 +1,4 @@
-"""Texts as the user's turn of a chat: what the template gives, who decides, and what cannot be."""
+"""Texts as a user's chat turn: the template's tokens, the options, and refused combinations."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from framework.prompts.prompt_source import Text
 
 SPECIAL = ["<s>", "<system>", "<user>", "<end>", "<answer>"]
 BEGIN, SYSTEM, USER, END, ANSWER = range(256, 261)
-# As of real models: it begins with the begin token, and may begin a turn of the model's.
+# Like real templates: it starts with the begin token, and can start a turn of the model.
 TEMPLATE = (
     "{{ bos_token }}{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<answer>{% endif %}"
@@ -23,7 +23,7 @@ TEMPLATE = (
 
 
 def tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
-    """One token per byte and five special ones; like Llama's it begins every text with a begin token by itself."""
+    """Byte tokenizer with five special tokens; like Llama's, it prepends a begin token."""
     ids = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     made = Tokenizer(models.BPE(vocab=ids, merges=[]))
     made.add_special_tokens(SPECIAL)
@@ -36,7 +36,7 @@ def tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
 
 
 def plain(text: str) -> list[int]:
-    """Token ids of a text without any special token."""
+    """Token ids of a text without special tokens."""
     return tokenizer()(text, add_special_tokens=False)["input_ids"]
 
 
@@ -150,7 +150,7 @@ def test_the_options_reach_the_prompts_from_the_config(tmp_path):
     config.source.path = str(file)
     cfg = OmegaConf.create({"prompts": config, "max_new_tokens": 8})
     cfg.prompts.chat, cfg.prompts.system = "auto", "x"
-    with pytest.raises(ValueError, match=r"^prompts\.system is 'x'"):  # a tiny target has no template
+    with pytest.raises(ValueError, match=r"^prompts\.system is 'x'"):  # tiny targets have no template
         build_prompts(cfg, tiny_target())
     cfg.prompts.system = None
     assert not build_prompts(cfg, tiny_target()).chat

@@ -1,4 +1,4 @@
-"""Text piece by piece: together what the tokenizer says, and never a broken character on the way."""
+"""Text in pieces: together the tokenizer's text, and never a broken character."""
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
@@ -18,7 +18,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    """Byte-level BPE that saw Python only: other scripts fall into bytes."""
+    """Byte-level BPE trained on Python alone: other scripts become bytes."""
     path = str(ZOO / "target")
     return load_target(path=path, dtype="float32", device="cpu", attention="sdpa", context=None).tokenizer
 

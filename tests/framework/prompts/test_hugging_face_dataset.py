@@ -1,4 +1,4 @@
-"""Datasets in Hugging Face's formats, read by the real library from local files, and what is said without a hub."""
+"""Datasets in Hugging Face's formats, read by the real library; errors without a hub."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ ROWS = [{"prompt": f"text {number}", "kind": "even" if number % 2 == 0 else "odd
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch) -> Iterator[None]:
-    """A hub at a closed port; who connects to anything else, or looks up its name, has failed."""
+    """A hub at a closed port; other connections and name lookups fail."""
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     connect, look_up, strangers = socket.socket.connect, socket.getaddrinfo, []
@@ -167,7 +167,7 @@ def test_a_hub_name_without_a_hub_fails_within_seconds(tmp_path, monkeypatch):
 
 @pytest.fixture
 def downloaded(tmp_path, monkeypatch, capfd) -> str:
-    """What the download of some/facts leaves: the cache of a folder, under the hub's name and commit."""
+    """Cache left by a download of some/facts, under the hub's name and commit."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     write(tmp_path / "facts" / "train.jsonl", ROWS)
     write(tmp_path / "facts" / "test.jsonl", ROWS[:1])
@@ -198,7 +198,7 @@ def test_what_was_downloaded_is_not_passed_off_as_another(downloaded):
 
 
 def test_a_hub_that_answers_is_asked_for_what_was_named(monkeypatch):
-    """The library's own part is replaced: there is no hub to test with."""
+    """The library's loader is replaced, since there is no hub to test with."""
     from framework.prompts import hugging_face_dataset
 
     asked = []

@@ -1,4 +1,4 @@
-"""Plain text as prompts and as a corpus: what is one text, in which order, and what is said when there is none."""
+"""Plain text as prompts and as a corpus: units, order, and errors for empty sources."""
 
 import sys
 from pathlib import Path
@@ -115,12 +115,12 @@ def test_nothing_to_read_is_an_error(tmp_path, split_on):
 def test_it_serves_as_a_corpus(tmp_path):
     target = tiny_target()
     documents = tokenised_documents(source(one(tmp_path, b"ab\nc"), split_on="line"), target)
-    assert [ids.tolist() for ids in documents] == [[2, 3], [4]]  # end-of-text is 0, space 1, and a is 2
+    assert [ids.tolist() for ids in documents] == [[2, 3], [4]]  # end of text is 0, space 1, a 2
     assert documents[0].dtype == np.int64
 
 
 def test_it_is_chosen_by_its_yaml_for_both(tmp_path, monkeypatch, capfd):
-    """As a user types it: prompts=plain_text, and the same class in the place of a drafter's corpus."""
+    """The command line: prompts=plain_text, and the same class as a drafter's corpus."""
     save_tiny(tmp_path / "model", context=256)
     folder = folder_of(tmp_path / "texts", a="def ab", b="cab")
     corpus = f"{{_target_: framework.prompts.plain_text.PlainText, path: {folder}, glob: '*.txt', split_on: line}}"

@@ -1,4 +1,4 @@
-"""Prompt sources, and how their texts become token ids that fit."""
+"""Prompt sources, and the conversion of their texts into token ids of bounded length."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ BEGIN = 256
 
 
 def byte_tokenizer(*, begin: bool) -> PreTrainedTokenizerFast:
-    """One token per byte, after a begin token if asked for."""
+    """A tokenizer of one token per byte, with a begin token if asked."""
     ids = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=ids | {"<s>": BEGIN}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -36,7 +36,7 @@ def byte_tokenizer(*, begin: bool) -> PreTrainedTokenizerFast:
 
 
 class Texts:
-    """A source that counts how many of its texts were read."""
+    """A source that counts the texts it has yielded."""
 
     def __init__(self, *texts: str):
         self._texts = texts
@@ -273,7 +273,7 @@ def test_standard_library_refuses_an_unknown_split() -> None:
         StandardLibrary(split="test")
 
 
-# Datasets; what needs the library itself is in test_hugging_face_dataset.py
+# Datasets; tests that need the library are in test_hugging_face_dataset.py
 
 
 def test_without_the_library_of_datasets_the_extra_is_named(monkeypatch) -> None:

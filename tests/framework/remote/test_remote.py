@@ -1,4 +1,4 @@
-"""A drafter in another process: nothing is lost on the way, and a lost worker is no hang."""
+"""A drafter in another process: exact transport, and errors instead of hangs."""
 
 import gc
 import time
@@ -41,7 +41,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """What a yaml of small_transformer describes."""
+    """Factory of a yaml's small_transformer."""
     folder = str(save_tiny(tmp_path_factory.mktemp("tiny") / "drafter", seed=3))
     model = load_draft_model(path=folder, dtype="float32", attention="sdpa")
     return partial(SmallTransformer, model=model, top_k=8, bits=8)
@@ -70,7 +70,7 @@ def plain(target, sampling=GREEDY):
     return Autoregressive(target=target, sampling=sampling).generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2]).tokens
 
 
-# Distributions of few bits
+# Quantized distributions
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -84,12 +84,12 @@ def test_a_rounded_distribution_is_one_and_is_not_rounded_again(bits, dtype):
     assert (distribution.sum(1) - 1).abs().max() < 1e-5 and (distribution[:, ::7] == 0).all()
     assert torch.equal(quantize(distribution, bits), distribution)
     assert torch.equal(from_weights(to_weights(distribution, bits), dtype), distribution)
-    nearest = probs.amax(1, keepdim=True) / (2**bits - 1)  # a step, half of which is the most that an entry moves
+    nearest = probs.amax(1, keepdim=True) / (2**bits - 1)  # quantization step; half a step bounds the error of an entry
     assert ((distribution - probs).abs() <= (0.5 + 300 / 2 * probs.amax(1, keepdim=True)) * nearest).all()
 
 
 def test_rounding_after_the_draw_is_biased_and_before_it_is_not():
-    """The output distribution of one token by the token rule: judged by `reported`, drawn from `drawn`."""
+    """One token's output distribution under the token rule, drawn from `drawn`, judged by `reported`."""
     dice = torch.Generator().manual_seed(1)
     p, q = (torch.randn(200, generator=dice, dtype=torch.float64).mul(2).softmax(0) for _ in range(2))
     rounded = quantize(q, 8)
@@ -103,7 +103,7 @@ def test_rounding_after_the_draw_is_biased_and_before_it_is_not():
     assert error(q, rounded.clamp(min=1e-300)) > 1e-4
 
 
-# On the way
+# Serialization
 
 
 @pytest.mark.parametrize("bits", [None, 8, 16])
@@ -126,9 +126,7 @@ def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
     assert torch.equal(got.probs, draft.probs)
     assert got.support is None if support is None else torch.equal(got.support, support)
     distribution = 8 * (top_k or width) * (bits or 32) // 8
-    exact = (
-        distribution + 8 * 2 + 2 + 1 + (8 * top_k * 2 if top_k else 0)
-    )  # tokens, how many are offered, dtype, support
+    exact = distribution + 8 * 2 + 2 + 1 + (8 * top_k * 2 if top_k else 0)  # tokens, number offered, dtype, support
     assert 0 < len(message) - exact <= 2 + 14 * len(arrays)
 
 
@@ -144,7 +142,7 @@ COUNTS = partial(NGram, order=3, smoothing="witten_bell", learn_from_context=Tru
 
 @pytest.mark.parametrize("name", ["small", "lookup", "counts"])
 def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
-    """Same tokens and same counts as without a process between, and at temperature 0 those of plain decoding."""
+    """Equal tokens and counts with and without a process in between; plain decoding at temperature 0."""
     factory = {"small": small, "lookup": LOOKUP, "counts": COUNTS}[name]
     away, here = remote(target, factory), factory(target=target)
     for sampling in (SAMPLED, GREEDY):
@@ -156,7 +154,7 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
 
 
 def test_an_outcome_is_read_while_it_is_lent(target):
-    """Its tensors may hold another round's numbers once `observe` has returned."""
+    """The outcome's tensors may change once `observe` has returned."""
     away, here = remote(target, LOOKUP), LOOKUP(target=target)
 
     class Returned(Remote):
@@ -185,7 +183,7 @@ def test_a_link_takes_its_time(target):
 
 
 class Asleep:
-    """A drafter that has stopped answering."""
+    """A drafter that never answers."""
 
     scheme, shape = SamplingScheme.ONE_HOT, Shape.CHAIN
 
@@ -204,7 +202,7 @@ class Asleep:
 
 @pytest.mark.parametrize("lost", ["killed", "asleep"])
 def test_a_lost_worker_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost):
-    factory, timeout_s = (LOOKUP, 60) if lost == "killed" else (Asleep, 2)  # a killed one shows at once
+    factory, timeout_s = (LOOKUP, 60) if lost == "killed" else (Asleep, 2)  # a killed process is detected at once
     for when_lost in ("error", "plain"):
         drafter = remote(target, factory, timeout_s=timeout_s, when_lost=when_lost)
         decoder, rounds = engine(target, drafter), []
@@ -236,7 +234,7 @@ def test_a_process_ends_with_the_drafter_that_asks_it(target):
 
 
 class Learning(Asleep):
-    """A drafter that would be told of distributions."""
+    """A drafter that learns from target distributions."""
 
     def learn(self, sequences):
         pass
@@ -276,13 +274,13 @@ def test_a_wrong_setting_is_refused_before_a_process_begins(options):
         remote(None, None, **options)
 
 
-# How long drafts should be
+# Best draft length
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.7, 0.95])
 @pytest.mark.parametrize(("c", "round_trip", "per_token"), [(0.1, 0.0, 0.0), (0.1, 2.0, 0.05), (0.02, 0.5, 0.4)])
 def test_the_best_gamma_over_a_link_is_the_closed_form_rounded(alpha, c, round_trip, per_token):
-    """Where (1 - alpha^u) / (1 + (u - 1) c') is largest over real u = gamma + 1, by Lambert's W."""
+    """Maximum of (1 - alpha^u) / (1 + (u - 1) c') over real u = gamma + 1, by Lambert's W."""
     over = cost_over_link(c, round_trip=round_trip, per_token=per_token)
     rate = -torch.tensor(alpha).log().item()
     shift = 1 + rate * (1 - over) / over

@@ -1,4 +1,4 @@
-"""Distillation: the losses are what they are called, training raises alpha, and the drafter loads what was saved."""
+"""Distillation: losses match their formulas, training raises alpha, the drafter loads the saved model."""
 
 import pytest
 import torch
@@ -107,13 +107,13 @@ def test_what_cannot_be_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^path is './nowhere'"):
         Distillation(target, loss="forward_kl", path="./nowhere", config={})
     save_tiny(tmp_path / "short", seed=0)
-    tiny_model("llama", vocabulary=30, seed=0).save_pretrained(tmp_path / "short")  # beside a tokenizer of 50
+    tiny_model("llama", vocabulary=30, seed=0).save_pretrained(tmp_path / "short")  # with a tokenizer of 50
     with pytest.raises(ValueError, match=r"a vocabulary of 30; allowed: at least the target's, 50"):
         Distillation(target, loss="forward_kl", path=str(tmp_path / "short"), config={})
 
 
 def test_a_padded_model_and_one_with_dropout_are_served(tmp_path):
-    """Output rows beyond the target's vocabulary stay out of the distribution, and two evaluations are the same."""
+    """Rows beyond the target's vocabulary get no mass, and evaluation is deterministic."""
     target = tiny_target()
     save_tiny(tmp_path, "gpt2", seed=0)
     tiny_model("gpt2", vocabulary=64, seed=0).save_pretrained(tmp_path)  # rows 50 to 63 are padding
@@ -131,7 +131,7 @@ T5 = {"model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, 
 
 
 def pairs(seed: int, number: int = 8) -> torch.Tensor:
-    """Sources of 2 to 12 tokens; texts of 3 to 12 that begin as a T5's do."""
+    """Sources of 2 to 12 tokens, and texts of 3 to 12 that start like T5's."""
     dice = torch.Generator().manual_seed(seed)
     tokens = torch.randint(2, 50, (number, 2, 12), generator=dice)
     tokens[:, 1, 0] = 1
@@ -165,7 +165,7 @@ def test_pairs_teach_a_drafter_of_an_encoder_decoder_target(config, tmp_path):
 
 
 def test_what_fills_pairs_up_teaches_nothing():
-    """Loss and alpha are those of each pair by itself, without filler."""
+    """Loss and alpha equal those of each pair alone, without filler."""
     target = tiny_target("t5")
     trainable = Distillation(target, loss="forward_kl", path=None, config=T5)
     both = pairs(3, 2)
