@@ -184,7 +184,10 @@ def hand_out_zeros(module: torch.nn.Module, given: object, made: Tensor | tuple)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_drafts_like_the_target_with_silenced_sub_layers_after_a_prefix_that_the_target_read(kind: str) -> None:
-    """Drafter and silenced copy continue the same prefix; in float64 where the model allows."""
+    """Drafter and silenced copy continue the same prefix; in float64 where the model allows.
+
+    The reference has its own cache: the target fills it with the prefix, the silenced copy with drafted tokens.
+    """
     dtype, close = (torch.float32, 1e-5) if kind in FLOAT32_INSIDE else (torch.float64, 1e-9)
     target = target_of_three(kind, dtype=dtype)
     model = target.model.model
@@ -215,7 +218,7 @@ def test_skipping_nothing_is_the_target_itself() -> None:
 
 
 def test_early_exit_is_the_first_layers_alone() -> None:
-    """A model of two layers cut off after the first equals one that was built with a single layer."""
+    """A two-layer model cut after its first layer equals a model of one layer."""
     target = tiny_target(num_hidden_layers=2)
     shallow = tiny_model(num_hidden_layers=1)
     shallow.load_state_dict(target.model.model.state_dict(), strict=False)

@@ -109,7 +109,7 @@ def test_heads_come_back_as_they_were_saved(tmp_path, output):
 
 
 def test_the_loss_is_the_published_sum():
-    """Head k at position t predicts token t + 1 + k, with weight 0.8^k."""
+    """Head k at position t predicts token t + 1 + k with weight 0.8^k; summed by loops."""
     target, tokens = tiny_target(), torch.randint(1, 50, (3, 9), generator=torch.Generator().manual_seed(0))
     training = MedusaTraining(target, num_heads=4, output="tied", discount=0.8, ranks=3)
     randomised(training.module)

@@ -367,8 +367,7 @@ def test_recursive_rejection_is_exact_only_for_the_distribution_it_was_told(
     some = [case for case in standard_cases(scheme, shape, PLAIN) if case.width == 3 and case.gamma < 3]
     for case in some:
         assert case.total_variation(RecursiveRejection(scheme), PLAIN) <= ROUNDING, case
-    # IID siblings verified as drawn without replacement, or the reverse: a small bias, or no distribution at all.
-    # distribution.
+    # Siblings drawn without replacement but verified as IID cause a small bias; the reverse leaves no distribution.
     assert not all(case.total_variation(RecursiveRejection(other), PLAIN) <= 1e-4 for case in some)
 
 

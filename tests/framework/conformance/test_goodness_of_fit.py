@@ -59,7 +59,10 @@ def test_a_cell_adds_the_square_of_its_own_chance(expected):
 
 
 def test_many_small_cells_leave_p_values_spread_over_all_of_0_to_1():
-    """Mean of 300 p-values within 6 standard errors of 1/2, since useless tests have large ones."""
+    """The mean of 300 p-values is within 6 standard errors of 1/2.
+
+    A test that calls everything likely detects nothing.
+    """
     torch.manual_seed(0)
     probs = torch.rand(700, dtype=torch.float64)
     probs = probs / probs.sum()

@@ -188,7 +188,7 @@ def test_a_drafter_keeps_its_acceptance():
 
 @pytest.mark.parametrize("name", ["small_transformer", "medusa"])
 def test_temperatures_and_thresholds_share_their_compiled_graph(name, monkeypatch):
-    """Both are tensor inputs, so that on-disk graphs serve every temperature and threshold."""
+    """Temperatures and thresholds are tensor inputs, so that on-disk graphs serve all values."""
     graphs = []
     monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph.code) or graph.forward)
     settings = [Sampling(temperature=0.7, top_p=0.9, min_p=0.01), Sampling(temperature=1.3, top_p=0.5, min_p=0.1)]

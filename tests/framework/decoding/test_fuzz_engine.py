@@ -106,7 +106,7 @@ def assert_is_plain_decoding(case: Case, verifier: Verifier, detailed: bool) -> 
 
 
 def assert_ends_are_right(case: Case, generation: Generation) -> None:
-    """Every row ends at its first ending token, for the first applicable reason."""
+    """Check that every row ends at its first ending token, for the first applicable reason."""
     stopping = case.stopping
     for prompt, tokens, reason in zip(case.prompts, generation.tokens, generation.finish_reasons, strict=True):
         reasons = []

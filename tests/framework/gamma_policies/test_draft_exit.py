@@ -38,7 +38,7 @@ def after(policy: DraftExit, *rounds: Readout) -> tuple[list[float], list[float]
 
 
 def test_the_rule_by_hand() -> None:
-    """With b1 = 1/2, b2 = .9, eps = .01 and moves of .001: four up, two down, one held."""
+    """With b1 = 1/2, b2 = .9, eps = .01, a move is .001: three up, two down, held, up."""
     policy = draft_exit()
     rounds = [(4, 4), (4, 4), (4, 4), (5, 5), (5, 5), (8, 8), (2, 0)]
     #         .5      .75     .875    .9375   .96875  .984   .492

@@ -79,7 +79,7 @@ def test_additive_counts_what_was_offered_by_rows_that_took_part() -> None:
     assert gammas(policy, *rounds) == [3, 5, 5, 4, 6, 6, 8]
 
 
-# Best expected speed
+# Expected speedup
 
 
 def best(**options: object) -> ExpectedSpeedup:
@@ -125,7 +125,7 @@ def test_gamma_is_the_optimum_of_theorem_3_8(alpha: float, c: float, gamma: int)
 
 
 def test_measured_passes_of_the_target_count() -> None:
-    """Six rows cost twice as much as five or one: for alpha >= .7, gamma is 4."""
+    """Five rows cost as much as one, six twice as much: gamma is 4 for alpha >= .7."""
     times = (1.0,) * 5 + (2.0,) * 8
     for alpha in (0.7, 0.8, 0.9):
         policy = best(c=None, max_gamma=12, prior_accepted=alpha, prior_rejected=1 - alpha)
@@ -143,7 +143,7 @@ def test_gamma_follows_alpha_down_and_up() -> None:
 
 
 def test_it_probes_where_drafting_does_not_pay() -> None:
-    """Where drafting never pays, a policy drafts one node every `probe_every` rounds, or none."""
+    """At c = 2 no draft pays: one node every `probe_every` rounds, or none without probing."""
     for probe_every, expected in ((3, [0, 0, 1, 0, 0, 1, 0]), (1, [1] * 7), (None, [0] * 7)):
         policy = best(c=2, probe_every=probe_every)
         asked = []

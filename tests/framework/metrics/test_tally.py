@@ -110,7 +110,7 @@ def test_counts_of_a_round_made_by_hand() -> None:
 
 
 def test_the_end_of_a_branch_is_no_rejection() -> None:
-    """Nodes 0 and 1 follow pending, node 2 node 0; stops at pending, leaf 1 and 2."""
+    """Nodes 0 and 1 follow pending, 2 follows 0; rows stop at pending, leaf 1 and 2."""
     stop, num_accepted = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 2])
     tokens, parent = torch.tensor([[0, 1, 0]]).expand(3, -1), torch.tensor([[-1, -1, 0]]).expand(3, -1)
     draft = Draft(tokens, parent, torch.ones(3, 3, dtype=torch.bool), SamplingScheme.ONE_HOT, shape=Shape.TREE)

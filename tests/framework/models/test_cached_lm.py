@@ -300,7 +300,7 @@ def test_kept_logits_are_a_choice_of_all_logits(longest):
     assert every.shape == (4, longest, 50)
     assert kept.shape == (4, 1, 50)
     torch.testing.assert_close(kept[:, 0], every[torch.arange(4), keep], rtol=0, atol=1e-5)
-    torch.testing.assert_close(output.hidden_states, states, rtol=0, atol=1e-5)  # of all tokens, also with few logits
+    torch.testing.assert_close(output.hidden_states, states, rtol=0, atol=1e-5)  # of all tokens, however few logits
     torch.testing.assert_close(output.scored_states[:, 0], states[torch.arange(4), keep], rtol=0, atol=1e-5)
 
 

@@ -89,7 +89,7 @@ def quantised(folder: Path, weights: str) -> Path:
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_a_quantised_target_is_served_exactly(tmp_path, weights):
-    """Logits of a plain model with weights scale times integer, and layer_skip drafts."""
+    """Logits equal those of a plain model (scale times integer); layer_skip drafts from it."""
     target = load(quantised(tmp_path, weights))
     model, plain = target.model.model, tiny_model(num_hidden_layers=3)
     for name, module in plain.named_modules():

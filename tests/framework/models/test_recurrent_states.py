@@ -61,7 +61,7 @@ def generated(family: str, end: int | None = None, new_tokens: int = NEW_TOKENS)
 
 
 def likeness(target: Target) -> CachedLM:
-    """The target with slightly noisy weights: a recurrent model of often equal argmax."""
+    """The target with slightly noisy weights: a recurrent model that often has the same argmax."""
     model = tiny_model(target.model.model.config.model_type, vocabulary=target.vocabulary_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""Exact sums over random distributions: zeros, ties, tiny masses, equal and disjoint p and q."""
+"""Acceptance rules, enumerated on random distributions: zeros, ties, tiny masses, equal and disjoint p, q."""
 
 import random
 from collections.abc import Callable

@@ -90,7 +90,7 @@ def test_it_stays_below_the_optimal_transport_and_near_it(seed):
 )
 @pytest.mark.parametrize("kind", ["random", "zeros", "almost_equal"])
 def test_the_output_follows_the_targets_distribution(kind, parent):
-    """Up to four drafts, some equal in one or two tokens, some cut short."""
+    """Up to four drafts, some equal in one or two tokens, some not offered."""
     for seed, ragged in product(range(2), (False, True)):
         p, q = random_tables(kind, 3, 2, seeded(seed), narrow=True)
         offered = random_stops(3, 2, seeded(seed)) if ragged else None

@@ -31,7 +31,10 @@ def table(*scheme: float) -> torch.Tensor:
 
 
 def test_independent_siblings_may_miss_the_same_token_twice():
-    """p = (1, 0), q = (1/2, 1/2): independent siblings both miss in 1 of 4 rounds, different ones never."""
+    """With p = (1, 0) and q = (1/2, 1/2), two independent siblings miss in 1 of 4 rounds.
+
+    Without replacement, one of the two is always accepted.
+    """
     p, q = [table(1, 0), torch.full((2, 2), 0.5).double()], [table(0.5, 0.5)]
     assert tokens_per_round(p, q, [-1, -1], SamplingScheme.IID) == pytest.approx(1.75, abs=1e-15)
     assert tokens_per_round(p, q, [-1, -1], SamplingScheme.WITHOUT_REPLACEMENT) == pytest.approx(2, abs=1e-15)

@@ -76,7 +76,7 @@ def test_a_structure_that_the_host_knows_changes_nothing(rule, scheme, parent):
 @pytest.mark.parametrize("rest_of_q", [(1e-20, 1e-25), (1e-40, 0), (3e-42, 1e-45)], ids=str)
 @pytest.mark.parametrize("rule", [RecursiveRejection(), Traversal()], ids=lambda rule: type(rule).__name__)
 def test_siblings_are_drawn_from_what_is_left_however_little_that_is(rule, rest_of_q, dtype):
-    """A second sibling's masses of 1e-20 and 1e-25 act as 1 and 1e-5.
+    """Without replacement, a second sibling's masses of 1e-20 and 1e-25 act as 1 and 1e-5.
 
     By hand: p = (.5, .3, .2); the first sibling, accepted with 1/2, leaves (0, .6, .4); then the second with .6 / 1.
     """

@@ -87,7 +87,7 @@ def test_a_chain_is_judged_as_a_block(kind):
 def test_it_keeps_more_than_recursive_rejection_where_siblings_differ():
     """Without replacement, on all 120 random tables, up to rounding; we know no proof.
 
-    Independent siblings reverse the order, since recursive rejection merges equal nodes.
+    Not so with independent siblings, where recursive rejection merges equal nodes.
     """
     for parent in STRUCTURES[:3]:
         for seed in range(40):
