@@ -26,7 +26,7 @@ from experiments.measurement.timing import (
     time_parts_amid,
     timed,
 )
-from experiments.measurement.traced_text import traced_text
+from experiments.measurement.traced_text import traced_row
 from experiments.tracking.tracker import describe
 from framework.core.draft import Outcome
 from framework.core.drafter import preserve_learned_state
@@ -229,8 +229,8 @@ class BatchRunner:
             result.inner_tallies[name] = inner
         result.counted[name] = [
             {"accepted": trace.accepted[row], "tested": trace.tested[row]}
-            | ({"tokens": traced_text(tokens, self._target.tokenizer)} if batch.rows[row] < TRACED_PROMPTS else {})
-            for row, tokens in enumerate(trace.tokens(generation.tokens))
+            | (traced_row(prompt, tokens, self._target.tokenizer) if batch.rows[row] < TRACED_PROMPTS else {})
+            for row, (prompt, tokens) in enumerate(zip(batch.prompts, trace.tokens(generation.tokens), strict=True))
         ]
 
     def _warm_up(self, result: BatchResult) -> None:

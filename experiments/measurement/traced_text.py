@@ -8,6 +8,17 @@ from transformers import PreTrainedTokenizerBase
 from framework.metrics.token_trace import Traced
 from framework.prompts.detokenizer import Detokenizer
 
+PROMPT_TOKENS = 256  # last tokens of a prompt whose text is recorded
+
+
+def traced_row(prompt: Sequence[int], tokens: Sequence[Traced], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the end of a prompt, and the tokens decoded after it."""
+    cut = "…" if len(prompt) > PROMPT_TOKENS else ""
+    return {
+        "prompt_text": cut + tokenizer.decode(prompt[-PROMPT_TOKENS:]),
+        "tokens": traced_text(tokens, tokenizer),
+    }
+
 
 def traced_text(tokens: Sequence[Traced], tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     """Return one entry per token; the concatenated texts are the decoded text, special tokens included."""

@@ -91,11 +91,11 @@ def group_records(records: Iterable[Record]) -> list[Group]:
         temperature = f"T = {_or(point.get('temperature'), 0):g}"
         title = ", ".join([temperature, *(f"{name} {point.get(name)}" for name in varying)])
         groups.append(Group(title=title, records=members, labels=_labels(members, points)))
-    return sorted(groups, key=lambda group: (_or(group.records[0].point.get("temperature"), 0), _counted(group.title)))
+    return sorted(groups, key=lambda group: (_or(group.records[0].point.get("temperature"), 0), counted(group.title)))
 
 
-def _counted(title: str) -> list[str | int]:
-    """Sort key of a title that orders numbers by value: 2 before 16."""
+def counted(title: str) -> list[str | int]:
+    """Sort key of a text that orders numbers by value: 2 before 16."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", title)]
 
 

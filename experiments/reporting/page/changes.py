@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from experiments.reporting.page.scale import Scale
+from experiments.reporting.scale import Scale
 from experiments.results.record_diff import Change, RecordDiff, difference_text
 
 

@@ -1,18 +1,19 @@
-"""Line charts of the page: alpha by draft position, and tokens per second by batch size."""
+"""Line charts of the page: alpha by draft position, and quantities over a setting that varies."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
+from experiments.reporting import sweep_charts
 from experiments.reporting.page.points import Point
-from experiments.reporting.page.scale import Scale, Tick
-from experiments.reporting.plots.batch_picture import Curve, curves_by_panel, pays_up_to, plain_by_size
-from experiments.reporting.plots.picture_style import INK, LINE_STYLES
+from experiments.reporting.plots.picture_style import INK, LINE_STYLES, Look, look_of, styles_by_label
+from experiments.reporting.scale import Scale, Tick
+from experiments.reporting.sweep_charts import Chart, Sweep, charts_of, sweeps_of
 from experiments.results.acceptance import alphas_by_position
+from experiments.results.record import Record
 
 TOP, BOTTOM = 12, 204  # y of the plot area in pixels; page.html sets the panel height to match
 DASHES = dict(zip(LINE_STYLES, ("", "6 3", "6 3 1 3", "1.5 3"), strict=True))
+PLAIN = Look(INK, "circle")
 
 
 @dataclass(frozen=True)
@@ -33,22 +34,24 @@ class Line:
     Attributes:
         label: entry in the legend.
         drafter: name of the drafter; "" for plain decoding.
-        colour: CSS colour.
+        look: colour and marker.
         dash: SVG stroke-dasharray.
         dots: values on the line.
-        kind: measured, predicted or plain.
+        kind: measured, theory or baseline.
         level: y of an extra horizontal line; in alpha charts, alpha over all positions.
-        crossing: break-even batch size of speculation.
+        crossing: break-even of speculation.
+        band: SVG points of the area between the ends of the intervals.
     """
 
     label: str
     drafter: str
-    colour: str
+    look: Look
     dash: str
     dots: list[Dot]
     kind: str = "measured"
     level: float | None = None
     crossing: Dot | None = None
+    band: str = ""
 
     @property
     def path(self) -> str:
@@ -57,7 +60,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines on common axes, and the same numbers as a table, heading first."""
+    """Lines on common axes, and the same numbers as a table, heading first; one: y of a speedup of 1."""
 
     title: str
     group: str
@@ -66,6 +69,16 @@ class Panel:
     y_ticks: list[Tick]
     lines: list[Line]
     table: list[list[str]]
+    one: float | None = None
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """Panels over one setting, one row per condition, and the lines of their common legend."""
+
+    name: str
+    rows: list[list[Panel]]
+    legend: list[Line]
 
 
 def alpha_panels(points: Sequence[Point]) -> list[Panel]:
@@ -79,7 +92,7 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
     groups = list(dict.fromkeys(point.group for point in shown))
     across = Scale(0.5, deepest + 0.5)
     ticks = [Tick(str(position), across.at(position)) for position in range(1, deepest + 1)]
-    dashes = _dashes(shown)
+    dashes = _dashes((point.drafter, point.label) for point in shown)
     panels = []
     for group in groups:
         members = [point for point in shown if point.group == group]
@@ -98,9 +111,8 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
             ]
             overlap = point.metric("alpha/overlap")
             level = None if overlap is None else down.at(overlap)
-            lines.append(
-                Line(point.label, point.drafter, point.colour, dashes[point.drafter, point.label], dots, level=level)
-            )
+            dash = dashes[point.drafter, point.label]
+            lines.append(Line(point.label, point.drafter, point.look, dash, dots, level=level))
         table = [["drafter", *(tick.text for tick in ticks)]]
         for point in members:
             values = [f"{alpha:.3f}" for _, alpha, *_ in found[id(point)]]
@@ -110,59 +122,77 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
     return panels
 
 
-def batch_panels(points: Sequence[Point]) -> list[Panel]:
-    """Panels of tokens per second by batch size, measured and predicted; empty if only one size was measured."""
-    by_title = curves_by_panel([point.record for point in points])
-    colours = {point.drafter: point.colour for point in points}
-    return [_batch_panel(title, curves, colours) for title, curves in by_title.items()]
+def sweep_views(records: Sequence[Record]) -> list[SweepView]:
+    """Charts over every numeric setting that varies."""
+    found = [(sweep, [charts for charts in charts_of(sweep) if charts]) for sweep in sweeps_of(records)]
+    return [_sweep_view(sweep, rows) for sweep, rows in found if rows]
 
 
-def _batch_panel(title: str, curves: Sequence[Curve], colours: dict[str, str]) -> Panel:
-    middle = plain_by_size(curves)
-    sizes = list(middle)
-    rates = list(middle.values())
-    for curve in curves:
-        rates += [middle[size] * factor for size, factor in zip(curve.sizes, curve.measured, strict=True)]
-        rates += [middle[size] * factor for size, factor in zip(curve.sizes, curve.predicted, strict=True)]
-    across = Scale(sizes[0] / 1.2, sizes[-1] * 1.2, in_powers=True)
-    down = Scale(min(rates) / 1.15, max(rates) * 1.15, BOTTOM, TOP, in_powers=True)
-
-    def line(label: str, drafter: str, kind: str, of_sizes: Sequence[int], speeds: Sequence[float]) -> Line:
-        dots = [
-            Dot(across.at(size), down.at(speed), f"{label}, batch size {size}: {speed:.0f} tokens per second")
-            for size, speed in zip(of_sizes, speeds, strict=True)
-        ]
-        return Line(label, drafter, colours.get(drafter, INK), "4 3" if kind == "predicted" else "", dots, kind)
-
-    lines = [line("plain decoding", "", "plain", sizes, [middle[size] for size in sizes])]
-    table = [["tokens per second", *(str(size) for size in sizes)]]
-    table.append(["plain decoding", *(f"{middle[size]:.0f}" for size in sizes)])
-    for curve in curves:
-        base = [middle[size] for size in curve.sizes]
-        measured = [rate * factor for rate, factor in zip(base, curve.measured, strict=True)]
-        predicted = [rate * factor for rate, factor in zip(base, curve.predicted, strict=True)]
-        lines.append(line(f"{curve.label}, predicted", curve.drafter, "predicted", curve.sizes, predicted))
-        drawn = line(curve.label, curve.drafter, "measured", curve.sizes, measured)
-        crossing = None
-        if end := pays_up_to(curve.sizes, curve.measured):
-            speed = 2 ** float(np.interp(np.log2(end), np.log2(curve.sizes), np.log2(base)))
-            crossing = Dot(across.at(end), down.at(speed), f"{curve.label} breaks even at batch size {end:.0f}")
-        lines.append(replace(drawn, crossing=crossing))
-        known = dict(zip(curve.sizes, measured, strict=True))
-        table.append([curve.label, *(f"{known[size]:.0f}" if size in known else "–" for size in sizes)])
-    description = f"Line chart, {title}: tokens per second at batch sizes {sizes[0]} to {sizes[-1]}"
-    ticks = [Tick(str(size), across.at(size)) for size in sizes]
-    return Panel(title, "", description, ticks, down.ticks(6), lines, table)
+def _sweep_view(sweep: Sweep, rows: Sequence[Sequence[Chart]]) -> SweepView:
+    dashes = _dashes((line.drafter, line.label) for row in rows for chart in row for line in chart.lines)
+    panels = [[_sweep_panel(sweep, chart, dashes) for chart in row] for row in rows]
+    lines = [line for row in panels for panel in row for line in panel.lines if line.kind != "theory"]
+    legend = {(line.drafter, line.label): line for line in lines}
+    return SweepView(sweep.name, panels, [legend[key] for key in dashes if key in legend])
 
 
-def _dashes(points: Sequence[Point]) -> dict[tuple[str, str], str]:
-    """Dash pattern by drafter and label, equal in all panels; points of one drafter share a colour."""
-    labels: dict[str, list[str]] = {}
-    for point in points:
-        known = labels.setdefault(point.drafter, [])
-        known += [point.label] if point.label not in known else []
-    return {
-        (drafter, label): DASHES[LINE_STYLES[index % len(LINE_STYLES)]]
-        for drafter, known in labels.items()
-        for index, label in enumerate(known)
-    }
+def _sweep_panel(sweep: Sweep, chart: Chart, dashes: dict[tuple[str, str], str]) -> Panel:
+    across, down = sweep.scale, Scale(0, chart.top, BOTTOM, TOP)
+    ticks = [Tick(f"{value:g}", across.at(value)) for value in sweep.ticks()]
+    title = f"{chart.quantity}, {chart.title}".removesuffix(", ")
+    span = f"{sweep.name} {sweep.values[0]:g} to {sweep.values[-1]:g}"
+    return Panel(
+        title=title,
+        group="",
+        description=f"Line chart, {title}: {chart.quantity} at {span}",
+        x_ticks=ticks,
+        y_ticks=down.ticks(5),
+        lines=[_sweep_line(line, chart, sweep.name, across, down, dashes) for line in chart.lines],
+        table=_sweep_table(sweep, chart),
+        one=down.at(1) if chart.is_speedup else None,
+    )
+
+
+def _sweep_line(
+    line: sweep_charts.Line, chart: Chart, name: str, across: Scale, down: Scale, dashes: dict[tuple[str, str], str]
+) -> Line:
+    quantity = "zero-overhead speedup" if line.kind == "theory" else chart.quantity
+    dots = []
+    for value in line.values:
+        text = f"{line.label}, {name} {value.x:g}: {quantity} {value.y:.{chart.digits}f}"
+        if value.low is not None and value.high is not None:
+            text += f" ({value.low:.{chart.digits}f} to {value.high:.{chart.digits}f})"
+        dots.append(Dot(across.at(value.x), down.at(value.y), text))
+    crossing = None
+    if line.break_even is not None:
+        text = f"{line.label} breaks even at {name} {line.break_even:.3g}"
+        crossing = Dot(across.at(line.break_even), down.at(1), text)
+    upper = [(across.at(x), down.at(high)) for x, _, high in line.band]
+    lower = [(across.at(x), down.at(low)) for x, low, _ in reversed(line.band)]
+    return Line(
+        label=line.label,
+        drafter=line.drafter,
+        look=look_of(line.drafter) if line.drafter else PLAIN,
+        dash="" if line.kind == "theory" else dashes[line.drafter, line.label],
+        dots=dots,
+        kind=line.kind,
+        crossing=crossing,
+        band=" ".join(f"{x:g},{y:g}" for x, y in [*upper, *lower]),
+    )
+
+
+def _sweep_table(sweep: Sweep, chart: Chart) -> list[list[str]]:
+    """Values of the lines; the last column has the break-even, if there is any."""
+    lines = [line for line in chart.lines if line.kind != "theory"]
+    ends = ["break-even"] if any(line.break_even is not None for line in lines) else []
+    table = [[chart.quantity, *(f"{x:g}" for x in sweep.values), *ends]]
+    for line in lines:
+        known = {value.x: f"{value.y:.{chart.digits}f}" for value in line.values}
+        end = ["–" if line.break_even is None else f"{line.break_even:.3g}"] if ends else []
+        table.append([line.label, *(known.get(x, "–") for x in sweep.values), *end])
+    return table
+
+
+def _dashes(labels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Dash pattern by drafter and label, equal in all panels."""
+    return {key: DASHES[style] for key, style in styles_by_label(labels).items()}

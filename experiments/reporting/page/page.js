@@ -1,4 +1,4 @@
-// Sorts and filters tables and charts, and shows tokens. Without this script, everything except the tokens is readable.
+// Sorts, filters and exports tables, filters charts, and shows tips and tokens. Without this script, everything except the tokens is readable.
 "use strict";
 
 // Tables: the button in a heading sorts by its column; missing values come last in either order.
@@ -65,10 +65,98 @@ for (const toggle of toggles) {
 }
 filter();
 
+// Export of the points that the table shows, in its order.
+function fieldOf(text) {
+  const value = text.trim().replace(/^‼ /, "");
+  if (value === "–") return "";
+  const percent = value.match(/^(-?\d+)%$/);
+  const plain = percent ? String(Number(percent[1]) / 100) : value;
+  return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+}
+
+function csvOf(table) {
+  const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const lines = [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => {
+    const [first, ...others] = row.cells;
+    const rule = first.querySelector("small");
+    return [first.querySelector(".name").textContent, rule ? rule.textContent : "", ...others.map((cell) => cell.textContent)];
+  });
+  const [drafter, ...others] = headings;
+  return [[drafter, "rule", ...others], ...lines].map((line) => line.map(fieldOf).join(",")).join("\r\n") + "\r\n";
+}
+
+document.getElementById("csv").addEventListener("click", () => {
+  const link = document.createElement("a");
+  const text = "\ufeff" + csvOf(document.querySelector("table.points")); // the mark by which spreadsheets know UTF-8
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = "outrider.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
+});
+
+// Tips: what is pointed at, the nearest mark of a plot, or what has the focus.
+const REACH = 24; // pixels from the pointer to a mark
+const tip = document.getElementById("tip");
+let pointed = null; // the element that the tip describes
+
+function showTip(described, content) {
+  tip.replaceChildren(...content);
+  tip.hidden = false;
+  pointed = described;
+  placeTip();
+}
+
+function placeTip() {
+  if (tip.hidden) return;
+  const at = pointed.getClientRects()[0];
+  const left = Math.min(at.left, innerWidth - tip.offsetWidth - 8);
+  const below = at.bottom + 6;
+  tip.style.left = `${Math.max(8, left)}px`;
+  tip.style.top = `${below + tip.offsetHeight < innerHeight ? below : at.top - tip.offsetHeight - 6}px`;
+}
+
+function hideTip() {
+  tip.hidden = true;
+}
+
+function nearestMark(plot, event) {
+  let nearest = null;
+  let least = REACH;
+  for (const mark of plot.querySelectorAll("[data-tip]")) {
+    const box = mark.getBoundingClientRect();
+    const away = Math.hypot((box.left + box.right) / 2 - event.clientX, (box.top + box.bottom) / 2 - event.clientY);
+    if (box.width && away < least) [nearest, least] = [mark, away]; // a filtered mark has no box
+  }
+  return nearest;
+}
+
+function pointAt(event) {
+  const plot = event.target.closest?.(".plot");
+  const described = plot ? nearestMark(plot, event) : event.target.closest?.("[data-tip], .token");
+  if (!described) hideTip();
+  else if (described !== pointed || tip.hidden) describe(described);
+}
+
+function describe(described) {
+  if (described.token) showTip(described, tokenTip(described.token));
+  else showTip(described, [element("p", "", described.dataset.tip)]);
+}
+
+for (const name of ["pointerover", "pointermove"]) document.addEventListener(name, pointAt, { passive: true });
+document.documentElement.addEventListener("pointerleave", hideTip);
+document.addEventListener("focusin", (event) => {
+  const described = event.target.closest("[data-tip], .token");
+  if (described) describe(described);
+});
+document.addEventListener("focusout", hideTip);
+document.addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
+addEventListener("scroll", placeTip, { passive: true });
+for (const button of document.querySelectorAll("button[data-tip]")) button.setAttribute("aria-description", button.dataset.tip);
+
 // Tokens of one prompt and point. One token is in the tab order; arrow keys move to the others.
-const [tracedPoints, producers] = JSON.parse(document.getElementById("token-data").textContent);
+const [tracedPoints, producers, promptTexts] = JSON.parse(document.getElementById("token-data").textContent);
 const text = document.getElementById("text");
-let pointed = null; // the token described by the tip
+const SHOWN_LINES = 8; // of a prompt, before its button is pressed
 
 function numberOf(probability) {
   return probability === null ? "–" : probability === 0 || probability >= 0.001 ? String(Number(probability.toFixed(3))) : probability.toExponential(1);
@@ -101,38 +189,20 @@ function bars(p, q) {
   return list;
 }
 
-function showTip(span) {
-  const [piece, producer, p, q, lost] = span.token;
-  const tip = document.getElementById("tip");
+function tokenTip([piece, producer, p, q, lost]) {
   const name = element("p");
   name.append(element("b", "", visible(piece)), ` ${producer}: ${producers[producer]}`);
-  tip.replaceChildren(name);
   tip.style.setProperty("--edge", `var(--${producer}-edge)`);
-  if (p !== null) tip.append(bars(p, q));
+  const content = [name];
+  if (p !== null) content.push(bars(p, q));
   if (lost) {
     const instead = element("div", "lost");
     const instead_of = element("p", "", "instead of ");
     instead_of.append(element("b", "", visible(lost[0])));
     instead.append(instead_of, bars(lost[1], lost[2]));
-    tip.append(instead);
+    content.push(instead);
   }
-  tip.hidden = false;
-  pointed = span;
-  placeTip();
-}
-
-function placeTip() {
-  const tip = document.getElementById("tip");
-  if (tip.hidden) return;
-  const at = pointed.getClientRects()[0];
-  const left = Math.min(at.left, innerWidth - tip.offsetWidth - 8);
-  const below = at.bottom + 6;
-  tip.style.left = `${Math.max(8, left)}px`;
-  tip.style.top = `${below + tip.offsetHeight < innerHeight ? below : at.top - tip.offsetHeight - 6}px`;
-}
-
-function hideTip() {
-  document.getElementById("tip").hidden = true;
+  return content;
 }
 
 function focusToken(span) {
@@ -143,6 +213,18 @@ function focusToken(span) {
   span.tabIndex = 0;
   span.setAttribute("aria-selected", "true");
   span.focus();
+}
+
+function showPrompt(whole) {
+  const prompt = document.getElementById("prompt");
+  prompt.hidden = !whole;
+  const end = whole.split(/(?<=\n)/).slice(-SHOWN_LINES).join("");
+  prompt.replaceChildren(end);
+  if (end === whole) return;
+  const more = element("button", "", "Show the whole prompt");
+  more.type = "button";
+  more.addEventListener("click", () => prompt.replaceChildren(whole));
+  prompt.prepend(more, "\n");
 }
 
 function showText(tokens) {
@@ -175,7 +257,11 @@ if (text) {
   const points = document.getElementById("token-point");
   const prompts = document.getElementById("token-prompt");
   points.append(...tracedPoints.map((point, index) => new Option(point.name, index)));
-  const choosePrompt = () => showText(tracedPoints[points.value].prompts[prompts.value].tokens);
+  const choosePrompt = () => {
+    const row = tracedPoints[points.value].prompts[prompts.value];
+    showPrompt(promptTexts[row.prompt] ?? "");
+    showText(row.tokens);
+  };
   const choosePoint = () => {
     const before = prompts.selectedIndex;
     const rows = tracedPoints[points.value].prompts;
@@ -187,20 +273,13 @@ if (text) {
   prompts.addEventListener("change", choosePrompt);
   choosePoint();
 
-  const tokenOf = (event) => event.target.closest(".token");
-  text.addEventListener("pointerover", (event) => tokenOf(event) && showTip(tokenOf(event)));
-  text.addEventListener("pointerleave", hideTip);
-  text.addEventListener("focusin", (event) => tokenOf(event) && showTip(tokenOf(event)));
-  text.addEventListener("focusout", hideTip);
-  text.addEventListener("click", (event) => tokenOf(event) && focusToken(tokenOf(event)));
+  text.addEventListener("click", (event) => event.target.closest(".token") && focusToken(event.target.closest(".token")));
   text.addEventListener("keydown", (event) => {
     const spans = [...text.querySelectorAll(".token")];
     const at = spans.indexOf(document.activeElement);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: spans.length - 1 }[event.key];
-    if (event.key === "Escape") hideTip();
     if (to === undefined || !spans[to]) return;
     event.preventDefault();
     focusToken(spans[to]);
   });
-  addEventListener("scroll", placeTip, { passive: true });
 }

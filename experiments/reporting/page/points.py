@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.reporting.plots.picture_style import colours_by_name
+from experiments.reporting.plots.picture_style import Look, look_of
 from experiments.reporting.tables.report import (
     ALARM,
     COLUMNS,
@@ -39,16 +39,19 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A record with its label, group and colour on the page."""
+    """A record with its label and group on the page."""
 
     record: Record
     label: str
     group: str
-    colour: str
 
     @property
     def drafter(self) -> str:
         return str(self.record.point.get("drafter"))
+
+    @property
+    def look(self) -> Look:
+        return look_of(self.drafter)
 
     @property
     def is_lossy(self) -> bool:
@@ -70,7 +73,7 @@ class Point:
 @dataclass(frozen=True)
 class Cell:
     text: str
-    mark: str = ""  # "alarm", "good" or ""
+    mark: str = ""  # "alarm", "good", "setting" or ""
 
 
 @dataclass(frozen=True)
@@ -86,37 +89,38 @@ class TableRow:
 
 def points_of(groups: Sequence[Group]) -> list[Point]:
     """All points, in the order of the table in the terminal."""
-    colours = colours_by_name(str(record.point.get("drafter")) for group in groups for record in group.records)
     return [
-        Point(record, label, group.title, colours[str(record.point.get("drafter"))])
+        Point(record, label, group.title)
         for group in groups
         for label, record in zip(group.labels, group.records, strict=True)
     ]
 
 
-def headings() -> list[tuple[str, str, bool]]:
-    """Columns of the table after drafter and setting: heading, meaning, and whether it is sorted as text."""
-    names = [column.name for column in _columns()]
-    return [(name, MEANINGS.get(name, ""), name in TEXTS) for name in names]
+def headings(groups: Sequence[Group]) -> list[tuple[str, str, bool]]:
+    """Columns of the table after the drafter: heading, meaning, and whether it is sorted as text."""
+    first, *names = [column.name for column in _columns()]
+    settings = ["setting"] if len(groups) > 1 else []
+    return [(name, MEANINGS.get(name, ""), name in TEXTS) for name in (first, *settings, *names)]
 
 
 def table_rows(groups: Sequence[Group]) -> list[TableRow]:
     """One row per point; the baselines end every group."""
     points, rows = iter(points_of(groups)), []
     for group in groups:
+        settings = [Cell(group.title, "setting")] if len(groups) > 1 else []
         for name in row_names(group):
             point = next(points)
-            cells = [_cell(column, point.record) for column in _columns()]
-            rows.append(TableRow(name, point.rule, group.title, cells, point))
+            first, *cells = [_cell(column, point.record) for column in _columns()]
+            rows.append(TableRow(name, point.rule, group.title, [first, *settings, *cells], point))
         for name, shown in baselines(group):
-            cells = [Cell(shown.get(column, "")) for column in _columns()]
-            rows.append(TableRow(name, "", group.title, cells, None))
+            first, *cells = [Cell(shown.get(column, "")) for column in _columns()]
+            rows.append(TableRow(name, "", group.title, [first, *settings, *cells], None))
     return rows
 
 
 def _columns() -> list[Column]:
-    """Columns of the page. The guarantee is shown below the name of a point instead."""
-    return [column for column in COLUMNS if column is not GUARANTEE]
+    """Columns of the page: the measured speedup first, for narrow screens; the guarantee is below a point's name."""
+    return [MEASURED, *(column for column in COLUMNS if column not in (MEASURED, GUARANTEE))]
 
 
 def _cell(column: Column, record: Record) -> Cell:

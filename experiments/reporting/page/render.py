@@ -10,10 +10,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from experiments.reporting.page.changes import change_rows
-from experiments.reporting.page.curves import alpha_panels, batch_panels
+from experiments.reporting.page.curves import alpha_panels, sweep_views
 from experiments.reporting.page.points import Point, headings, points_of, table_rows
 from experiments.reporting.page.rows import round_panels, speedup_panels
 from experiments.reporting.page.tokens import token_view
+from experiments.reporting.plots.picture_style import look_of
 from experiments.reporting.plots.pictures import STAGE_COLOURS, stages_per_round
 from experiments.reporting.tables.report import ALARM, table_notes
 from experiments.reporting.token_colours import page_rules
@@ -54,20 +55,20 @@ def _html(records: Sequence[Record], changes: RecordDiff | None) -> str:
         alarms=[note.removeprefix(ALARM).strip() for note in notes if note.startswith(ALARM)],
         notes=[note for note in notes if not note.startswith(ALARM)],
         groups=[group.title for group in groups],
-        drafters=dict(sorted({point.drafter: point.colour for point in points}.items())),
+        drafters={name: look_of(name) for name in sorted({point.drafter for point in points})},
         num_points=len(points),
-        headings=headings(),
+        headings=headings(groups),
         rows=table_rows(groups),
+        sweeps=sweep_views(records),
         speedups=speedup_panels(points),
         rounds=round_panels(points),
         stages={stage: colour for stage, colour in STAGE_COLOURS.items() if stage in seen},
         alphas=alpha_panels(points),
         categories=categories(records),
         by_category=_by_category(points),
-        batches=batch_panels(points),
         tokens=tokens,
         producers=MEANINGS,
-        tokens_json=_json([tokens.points, MEANINGS]),
+        tokens_json=_json([tokens.points, MEANINGS, tokens.prompts]),
         changes=None if changes is None else change_rows(changes),
         changes_notes=[] if changes is None else [NOTE.removesuffix(STAR), *unpaired_notes(changes)],
     )

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments.reporting.page.points import Point
-from experiments.reporting.page.scale import Scale, Tick
-from experiments.reporting.plots.pictures import STAGE_COLOURS, stages_per_round
+from experiments.reporting.plots.pictures import STAGE_COLOURS, number_side, stages_per_round
+from experiments.reporting.scale import Scale, Tick
 
 LONGEST_LABEL = 26  # characters
-SHARE_WITH_ROOM = 0.1  # share of the width; pieces above it have room for their number
 
 
 @dataclass(frozen=True)
@@ -111,10 +110,10 @@ def _round_row(point: Point, scale: Scale) -> Row:
     pieces, left = [], 0.0
     for stage, milliseconds in stages.items():
         start, end = scale.at(left), scale.at(left + milliseconds)
-        has_room = end - start > 100 * SHARE_WITH_ROOM
-        number = f"{milliseconds:.1f}" if has_room else ""
-        crossed = any(start <= mark.at < (start + end) / 2 for mark in marks)  # a mark would cover the number
-        pieces.append(Piece(stage, start, round(end - start, 2), number, STAGE_COLOURS[stage], crossed))
+        number, crossing = f"{milliseconds:.1f}", marks[0].at / 100 if marks else None
+        side = number_side(number, start / 100, (end - start) / 100, crossing)
+        text = number if side else ""
+        pieces.append(Piece(stage, start, round(end - start, 2), text, STAGE_COLOURS[stage], side == "right"))
         left += milliseconds
     description = [f"{stage} {milliseconds:.2f} ms" for stage, milliseconds in stages.items()]
     return Row(

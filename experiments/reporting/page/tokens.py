@@ -14,11 +14,13 @@ class TokenView:
     """Traced tokens of points by prompt, up to MOST_TOKENS; later prompts are left out first.
 
     Attributes:
-        points: name of each point, and its prompts with name and tokens.
+        points: name of each point, and its prompts with name, tokens, and index of the text; None: not recorded.
+        prompts: distinct texts of the prompts.
         num_left_out: number of prompts left out.
     """
 
     points: list[dict[str, Any]]
+    prompts: list[str]
     num_left_out: int
 
 
@@ -31,18 +33,23 @@ def token_view(points: Sequence[Point]) -> TokenView:
             if turn < len(traced[index]) and room > 0:
                 taken[index] += 1
                 room -= len(traced[index][turn]["tokens"])
+    texts: dict[str, int] = {}
     shown = [
         {
             "name": f"{points[index].label}, {points[index].group}",
             "prompts": [
-                {"name": row.get("name"), "tokens": [_short(token) for token in row["tokens"]]}
+                {
+                    "name": row.get("name"),
+                    "prompt": texts.setdefault(row["prompt_text"], len(texts)) if row.get("prompt_text") else None,
+                    "tokens": [_short(token) for token in row["tokens"]],
+                }
                 for row in traced[index][:number]
             ],
         }
         for index, number in taken.items()
         if number
     ]
-    return TokenView(shown, sum(len(traced[index]) - number for index, number in taken.items()))
+    return TokenView(shown, list(texts), sum(len(traced[index]) - number for index, number in taken.items()))
 
 
 def _short(token: dict[str, Any]) -> list[Any]:

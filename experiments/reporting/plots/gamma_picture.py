@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.reporting.plots.picture_style import INK, WIDTH, clear_frame
+from experiments.reporting.plots.picture_style import INK, WIDTH, clear_frame, look_of, place_legend
 from experiments.results.record import Record
 from experiments.results.records import Group
 
@@ -53,7 +53,7 @@ def policy_panels(groups: Iterable[Group]) -> list[PolicyPanel]:
     return panels
 
 
-def draw_gamma_policies(groups: Sequence[Group], colours: dict[str, str]) -> Figure | None:
+def draw_gamma_policies(groups: Sequence[Group]) -> Figure | None:
     """Plot one panel per drafter and group; None if no drafter was measured under several policies."""
     panels = policy_panels(groups)
     if not panels:
@@ -63,18 +63,16 @@ def draw_gamma_policies(groups: Sequence[Group], colours: dict[str, str]) -> Fig
     figure.suptitle("Speedup by gamma policy, and with the best gamma of every round")
     axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights).flat)
     for ax, panel in zip(axes, panels, strict=True):
-        _draw_panel(ax, panel, colours[panel.drafter])
+        _draw_panel(ax, panel, look_of(panel.drafter).colour)
     farthest = max(max(panel.oracle, *_all_speeds(panel)) for panel in panels)
     axes[0].set_xlim(0, 1.35 * farthest)  # leaves room for the annotations
     axes[-1].set_xlabel("speedup (plain decoding = 1)")
     marks = [
         Line2D([], [], color=INK, marker="o", linestyle="", label="measured"),
-        Line2D(
-            [], [], color=INK, marker="D", mfc="white", linestyle="", label="zero-overhead speedup: no loop overhead"
-        ),
+        Line2D([], [], color=INK, marker="D", mfc="white", linestyle="", label="zero-overhead speedup"),
         Line2D([], [], color=INK, linestyle="--", label="oracle: every round drafts exactly the accepted tokens"),
     ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    place_legend(figure, marks)
     return figure
 
 

@@ -1,20 +1,28 @@
-"""Plots of measured points: speedups, acceptance by position, time per round, batch sizes and gamma policies."""
+"""Plots of measured points: speedups, acceptance by position, time per round, curves of sweeps, gamma policies."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
-from experiments.reporting.plots.batch_picture import draw_batches
 from experiments.reporting.plots.gamma_picture import draw_gamma_policies
-from experiments.reporting.plots.picture_style import INK, LINE_STYLES, WIDTH, clear_frame, colours_by_name
+from experiments.reporting.plots.picture_style import (
+    INK,
+    WIDTH,
+    LineStyle,
+    clear_frame,
+    line_of,
+    look_of,
+    place_legend,
+    styles_by_label,
+)
+from experiments.reporting.plots.sweep_pictures import draw_sweeps
 from experiments.results.acceptance import alphas_by_position
 from experiments.results.record import Record
 from experiments.results.records import Group, group_records, is_lossy
@@ -35,59 +43,59 @@ STAGE_COLOURS = {
 
 
 def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Save every plot for which the records hold numbers, with one panel per group of comparable points.
-
-    Returns:
-        the files written: at most speedups.png, alpha_by_position.png, round_time.png, batch_sizes.png and
-        gamma_policies.png.
-    """
-    groups = group_records(records)
-    colours = colours_by_name(_drafter(record) for record in records)
-    figures = {
-        "speedups.png": _draw_speedups(groups, colours),
-        "alpha_by_position.png": _draw_alpha_by_position(groups, colours),
-        "round_time.png": _draw_round_time(groups, colours),
-        "batch_sizes.png": draw_batches(records, colours),
-        "gamma_policies.png": draw_gamma_policies(groups, colours),
-    }
+    """Save every plot for which the records hold numbers; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, figure in figures.items():
-        if figure is not None:
-            figure.savefig(folder / name, dpi=160, facecolor="white")
-            written.append(folder / name)
+    for name, figure in figures_of(records).items():
+        figure.savefig(folder / name, dpi=160, facecolor="white")
+        written.append(folder / name)
     return written
 
 
-def _draw_speedups(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
+def figures_of(records: Sequence[Record]) -> dict[str, Figure]:
+    """Every plot for which the records hold numbers, by the name of its file.
+
+    At most speedups.png, alpha_by_position.png, round_time.png and gamma_policies.png, with one panel per group of
+    comparable points, and one picture per setting that varies, such as over_gamma.png.
+    """
+    groups = group_records(records)
+    figures = {
+        "speedups.png": _draw_speedups(groups),
+        "alpha_by_position.png": _draw_alpha_by_position(groups),
+        "round_time.png": _draw_round_time(groups),
+        "gamma_policies.png": draw_gamma_policies(groups),
+        **draw_sweeps(records),
+    }
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def _draw_speedups(groups: Iterable[Group]) -> Figure | None:
     panels = _panels(groups, lambda record: record.metrics.get("speedup/measured") is not None)
     if not panels:
         return None
-    figure, axes = _rows_figure(panels, "Speedup over plain decoding: measured and theoretical", colours)
+    figure, axes = _rows_figure(panels, "Speedup over plain decoding: measured and theoretical")
     farthest = 1.0
     for ax, (_, rows) in zip(axes, panels, strict=True):
         ax.axvline(1, color=INK, linewidth=1, linestyle="--", zorder=1)
         for y, (_, record) in enumerate(rows):
-            farthest = max(farthest, _draw_speedup(ax, y, record, colours[_drafter(record)]))
+            farthest = max(farthest, _draw_speedup(ax, y, record))
         ax.set_xlabel("speedup (plain decoding = 1)")
     axes[0].set_xlim(0, 1.06 * farthest)
     marks = [
         Line2D([], [], color=INK, marker="o", linewidth=2.5, label="measured, min–max"),
-        Line2D(
-            [], [], color=INK, marker="D", mfc="white", linestyle="", label="zero-overhead speedup: no loop overhead"
-        ),
+        Line2D([], [], color=INK, marker="D", mfc="white", linestyle="", label="zero-overhead speedup"),
         Line2D([], [], color=INK, marker="|", markersize=11, mew=2, linestyle="", label="predicted (Thm 3.8)"),
     ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False)
+    place_legend(figure, marks)
     return figure
 
 
-def _draw_speedup(ax: Axes, y: float, record: Record, colour: str) -> float:
+def _draw_speedup(ax: Axes, y: float, record: Record) -> float:
     """Draw the row of a point and return its largest value."""
     quantities = ("measured", "zero_overhead", "predicted", "measured_low", "measured_high")
     metrics: dict[str, Any] = {key: record.metrics.get(f"speedup/{key}") for key in quantities}
     known = [value for value in metrics.values() if value is not None]
-    measured = metrics["measured"]
+    measured, colour = metrics["measured"], look_of(_drafter(record)).colour
     ax.plot([min(known), max(known)], [y, y], color=colour, linewidth=1, alpha=0.35, zorder=2)
     if metrics["predicted"] is not None:
         ax.plot(metrics["predicted"], y, "|", color=colour, markersize=13, mew=2, zorder=3)
@@ -96,15 +104,11 @@ def _draw_speedup(ax: Axes, y: float, record: Record, colour: str) -> float:
     if metrics["measured_low"] is not None and metrics["measured_high"] is not None:
         ax.plot([metrics["measured_low"], metrics["measured_high"]], [y, y], color=colour, linewidth=2.5, zorder=4)
     ax.plot(measured, y, "o", color=colour, markersize=8, zorder=5)
-    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    ax.annotate(
-        f"{measured:.2f}", (measured, y), (0, 7), textcoords="offset points", ha="center",
-        color=INK, fontsize=8, bbox=paper, zorder=3,
-    )  # fmt: skip
+    _write_beside(ax, y, f"{measured:.2f}")
     return max(known)
 
 
-def _draw_alpha_by_position(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
+def _draw_alpha_by_position(groups: Iterable[Group]) -> Figure | None:
     panels = _panels(groups, lambda record: bool(alphas_by_position(record)))
     if not panels:
         return None
@@ -113,88 +117,105 @@ def _draw_alpha_by_position(groups: Iterable[Group], colours: dict[str, str]) ->
     figure = Figure(figsize=(WIDTH, 1.0 + 3.2 * down), layout="constrained")
     figure.suptitle("Acceptance rate of tested tokens by position in the draft")
     grid = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
-    marks: dict[str, Line2D] = {}
+    deepest = max(len(alphas_by_position(record)) for _, rows in panels for _, record in rows)
+    styles = styles_by_label((_drafter(record), label) for _, rows in panels for label, record in rows)
     for ax, (title, rows) in zip(grid, panels, strict=False):
         for index, (label, record) in enumerate(rows):
-            if label not in marks:
-                marks[label] = Line2D([], [], color=colours[_drafter(record)], marker="o", label=label)
-                drawn = sum(mark.get_color() == marks[label].get_color() for mark in marks.values())
-                marks[label].set_linestyle(LINE_STYLES[(drawn - 1) % len(LINE_STYLES)])
             aside = 0.3 * ((index + 0.5) / len(rows) - 0.5)  # keeps intervals from overlapping
-            _draw_alphas(ax, record, aside, marks[label])
-        ax.set(title=title, ylim=(0, 1), xlabel="position in the draft")
+            _draw_alphas(ax, record, aside, styles[_drafter(record), label])
+        ax.set(title=title, xlim=(0.5, deepest + 0.5), ylim=(0, 1), xlabel="position in the draft")
         ax.title.set_fontsize(10)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_xticks(range(1, deepest + 1, math.ceil(deepest / 12)))
         clear_frame(ax, "y")
     for ax in grid[len(panels) :]:
         ax.set_visible(False)
     grid[0].set_ylabel("accepted ÷ tested, 95% interval")
+    handles = [line_of(drafter, label, style) for (drafter, label), style in styles.items()]
     mean = Line2D([], [], color=INK, linewidth=1, linestyle=(0, (1, 3)), label="α overlap, all positions")
-    figure.legend(
-        handles=[*marks.values(), mean],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-        handlelength=3.5,
-    )
+    place_legend(figure, [*handles, mean])
     return figure
 
 
-def _draw_alphas(ax: Axes, record: Record, aside: float, mark: Line2D) -> None:
-    colour = mark.get_color()
+def _draw_alphas(ax: Axes, record: Record, aside: float, style: LineStyle) -> None:
+    look = look_of(_drafter(record))
+    colour = look.colour
     positions, alphas, lows, highs = zip(*alphas_by_position(record), strict=True)
     at = [position + aside for position in positions]
     ax.vlines(at, lows, highs, color=colour, linewidth=1.2, alpha=0.6)
-    ax.plot(at, alphas, color=colour, linestyle=mark.get_linestyle(), marker="o", markersize=5)
+    ax.plot(at, alphas, color=colour, linestyle=style, marker=look.marker, markersize=5)
     if (overlap := record.metrics.get("alpha/overlap")) is not None:
         ax.axhline(overlap, color=colour, linewidth=1, linestyle=(0, (1, 3)))
 
 
-def _draw_round_time(groups: Iterable[Group], colours: dict[str, str]) -> Figure | None:
+def _draw_round_time(groups: Iterable[Group]) -> Figure | None:
     panels = _panels(groups, lambda record: bool(stages_per_round(record)))
     if not panels:
         return None
-    figure, axes = _rows_figure(panels, "Time per round, by stage", colours)
+    figure, axes = _rows_figure(panels, "Time per round, by stage")
     longest = max(sum(stages_per_round(record).values()) for _, rows in panels for _, record in rows)
+    plain = max(record.metrics.get("baseline_ms_per_token") or 0 for _, rows in panels for _, record in rows)
+    most = 1.05 * max(longest, plain) or 1.0
     for ax, (_, rows) in zip(axes, panels, strict=True):
         for y, (_, record) in enumerate(rows):
-            _draw_round(ax, y, record, longest)
+            _draw_round(ax, y, record, most)
         ax.set_xlabel("milliseconds per round")
-    plain = max(record.metrics.get("baseline_ms_per_token") or 0 for _, rows in panels for _, record in rows)
-    axes[0].set_xlim(0, max(1.6 * longest, 1.05 * plain))
+    axes[0].set_xlim(0, most)
     seen = {stage for _, rows in panels for _, record in rows for stage in stages_per_round(record)}
     marks: list[Artist] = [Patch(color=STAGE_COLOURS[stage], label=stage) for stage in STAGE_COLOURS if stage in seen]
     marks.append(
         Line2D([], [], color=INK, marker="|", markersize=14, linestyle="", label="one token of plain decoding")
     )
-    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
+    place_legend(figure, marks)
     return figure
 
 
-def _draw_round(ax: Axes, y: float, record: Record, longest: float) -> None:
+def _draw_round(ax: Axes, y: float, record: Record, most: float) -> None:
     left, plain = 0.0, record.metrics.get("baseline_ms_per_token")
     if record.point.get("batch_size", 1) > 1:  # a round of a batch serves several rows
         plain = None
     for stage, milliseconds in stages_per_round(record).items():
         ax.barh(y, milliseconds, left=left, height=0.6, color=STAGE_COLOURS[stage], edgecolor="white", linewidth=0.5)
-        if milliseconds > 0.12 * longest:
+        number = f"{milliseconds:.1f}"
+        side = number_side(number, left / most, milliseconds / most, None if plain is None else plain / most)
+        if side:
             ink = INK if stage in ("target", "observe", "replay", "learn") else "white"
-            crossed = plain is not None and left <= plain < left + milliseconds / 2  # plain's mark would cover the text
-            at, side = (left + milliseconds - 0.02 * longest, "right") if crossed else (left + 0.02 * longest, "left")
-            ax.text(at, y, f"{milliseconds:.1f}", va="center", ha=side, color=ink, fontsize=8)
+            at = left + 0.02 * most if side == "left" else left + milliseconds - 0.02 * most
+            ax.text(at, y, number, va="center", ha=side, color=ink, fontsize=8)
         left += milliseconds
     tau = record.metrics.get("tau")
-    shown = f"{left:.1f} ms" if tau is None else f"{left:.1f} ms → {tau:.2f} tokens"
-    ax.annotate(shown, (left, y), (5, 0), textcoords="offset points", va="center", color=INK, fontsize=8)
+    _write_beside(ax, y, f"{left:.1f} ms" if tau is None else f"{left:.1f} ms → {tau:.2f} tokens")
     if plain is not None:
         ax.plot([plain, plain], [y - 0.4, y + 0.4], color=INK, linewidth=1.2)
+
+
+def number_side(number: str, start: float, width: float, mark: float | None) -> Literal["left", "right"] | None:
+    """Side of a bar's piece on which its number touches neither the ends nor a mark; None if there is none.
+
+    Args:
+        number: the number.
+        start, width: left end and width of the piece, as shares of the axis.
+        mark: place of the mark across the bar.
+    """
+    room = 0.04 + 0.035 * len(number)  # share of the narrowest axis
+    if width < room:
+        return None
+    if mark is None or not start <= mark <= start + room:
+        return "left"
+    return "right" if mark < start + width - room else None
 
 
 def stages_per_round(record: Record) -> dict[str, float]:
     """Milliseconds per round of the measured stages, in the order of a round; negative values become 0."""
     stages = record.stages_ms_per_round or {}
     return {stage: max(0.0, stages[stage]) for stage in STAGE_COLOURS if stages.get(stage) is not None}
+
+
+def _write_beside(ax: Axes, y: float, text: str) -> None:
+    """Write the value of a row beside its panel, where no mark is."""
+    ax.annotate(
+        text, (1, y), (5, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points", va="center", color=INK,
+        fontsize=8, annotation_clip=False,
+    )  # fmt: skip
 
 
 def _panels(groups: Iterable[Group], drawable: Callable[[Record], bool]) -> list[Panel]:
@@ -211,7 +232,7 @@ def _drafter(record: Record) -> str:
     return str(record.point.get("drafter"))
 
 
-def _rows_figure(panels: Sequence[Panel], title: str, colours: dict[str, str]) -> tuple[Figure, list[Axes]]:
+def _rows_figure(panels: Sequence[Panel], title: str) -> tuple[Figure, list[Axes]]:
     """Panels of named rows that share an axis, two per line if the names are short enough."""
     longest_name = max(len(label) for _, rows in panels for label, _ in rows)
     across = 2 if len(panels) > 1 and longest_name <= 26 else 1
@@ -227,7 +248,7 @@ def _rows_figure(panels: Sequence[Panel], title: str, colours: dict[str, str]) -
         ax.set_title(name, fontsize=10)
         ax.set_yticks(range(len(rows)), [f"{label} (≠ lossy)" if is_lossy(record) else label for label, record in rows])
         for tick, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
-            tick.set_color(colours[_drafter(record)])
+            tick.set_color(look_of(_drafter(record)).colour)
         ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.tick_params(labelbottom=True)
         clear_frame(ax, "x")

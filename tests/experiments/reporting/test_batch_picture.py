@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-
 from experiments.reporting.plots.batch_picture import curves_by_panel, pays_up_to
+
 from experiments.reporting.plots.pictures import draw_pictures
 from experiments.results.record import Record
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from experiments.reporting.page.points import points_of, table_rows
 from experiments.reporting.page.render import write_page
 from experiments.reporting.page.rows import round_panels, speedup_panels
-from experiments.reporting.page.scale import Scale
 from experiments.reporting.page.tokens import MOST_TOKENS, token_view
+from experiments.reporting.scale import Scale
 from experiments.results.record import Record
 from experiments.results.record_diff import diff_records
 from experiments.results.records import group_records

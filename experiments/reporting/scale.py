@@ -36,6 +36,12 @@ class Scale:
         share = (min(max(value, least), most) - least) / (most - least)
         return round(self.start + share * (self.end - self.start), 2)
 
+    def between(self, before: float, after: float, share: float) -> float:
+        """The value at a share of the way from one value to another."""
+        if self.in_powers:
+            return before * (after / before) ** share
+        return before + share * (after - before)
+
     def ticks(self, number: int = 6) -> list[Tick]:
         """Ticks at about `number` round values within the range."""
         if self.in_powers:
