@@ -36,6 +36,7 @@ def prompts(accepted: list[int], tested: int = 40, seconds: float = 1.0) -> list
             "baseline_decode_seconds": [1.5, 1.65],
             "accepted": kept,
             "tested": tested,
+            "prompt_text": f"# {HOSTILE}\n" + "import this\n" * 20 * number,
             "tokens": TOKENS,
         }
         for number, kept in enumerate(accepted)
@@ -45,11 +46,13 @@ def prompts(accepted: list[int], tested: int = 40, seconds: float = 1.0) -> list
 def sweep_records() -> list[Record]:
     """Points with long names, from different options, gamma policies and settings."""
     records = []
-    for gamma in (2, 4, 8):
+    for gamma in (1, 2, 3, 4, 8, 16):
         for options in ("", "smoothing=witten_bell order=5"):
             record = make_record("small_transformer", 1, 1.2, gamma=gamma, gamma_policy="expected_speedup")
             record.point["options"] = options
             records.append(record)
+        for temperature in (0, 1):
+            records.append(make_record("ngram", temperature, 2 - gamma / 8, gamma=gamma, tau=2 + gamma / 32))
         records.append(make_record("ngram", 1, 1.3, gamma=gamma, batch_size=32, **{"speedup/measured_high": 2.4}))
     return records
 

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from experiments.reporting.paper.side_by_side import SideBySide
 from experiments.reporting.paper.tables import key_of
-from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, FAINT, INK, WIDTH, clear_frame
+from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, FAINT, INK, WIDTH, clear_frame, look_of
 from experiments.results.record import Record
 from framework.metrics import theory
 
@@ -32,9 +32,10 @@ def draw_side_by_side(table: SideBySide) -> Figure:
     figure.suptitle(table.title, fontsize=11)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     colour_by, mark_by = _distinguished_by(table)
-    colours = dict(
-        zip(dict.fromkeys(row.labels.get(colour_by, "") for row in table.rows), DRAFTER_COLOURS, strict=False)
-    )
+    coloured = dict.fromkeys(row.labels.get(colour_by, "") for row in table.rows)
+    colours = dict(zip(coloured, DRAFTER_COLOURS, strict=False))
+    if colour_by == "drafter":
+        colours = {name: look_of(name).colour for name in coloured}
     marks = dict(zip(dict.fromkeys(row.labels.get(mark_by, "") for row in table.rows), MARKERS, strict=False))
     for ax, quantity in zip(grid, quantities, strict=False):
         pairs = [(row, *row.compared[quantity]) for row in table.rows if quantity in row.compared]

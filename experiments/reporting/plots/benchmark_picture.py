@@ -6,9 +6,9 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, INK, WIDTH, clear_frame
+from experiments.reporting.plots.picture_style import GREY, INK, WIDTH, clear_frame
 
-COLOURS = {"compiled": DRAFTER_COLOURS[0], "eager": DRAFTER_COLOURS[5], "": "#999999"}
+COLOURS = {"compiled": "#3B2A80", "eager": "#BFB4EA", "": GREY}  # violets, which no drafter has
 
 
 class Figures(Protocol):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from rich.console import Console
 
-from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, FAINT, INK, WIDTH, clear_frame
+from experiments.reporting.plots.picture_style import FAINT, GREY, INK, WIDTH, clear_frame, look_of
 from experiments.reporting.publish import relative
 from experiments.reporting.tables.text_table import Cells, markdown, shown
 from experiments.results.record import Record
@@ -172,7 +172,8 @@ def draw(found: Sequence[Course]) -> Figure:
     figure.suptitle("Alpha over time; the prompts' domain switches at the line")
     for ax, group in zip(figure.subplots(len(groups), 1, squeeze=False).flat, groups, strict=True):
         switch = group[0].switch
-        for colour, which, label in zip(DRAFTER_COLOURS, ("frozen", "online"), ("frozen", "learning"), strict=False):
+        learning = look_of(group[0].drafter.split()[0]).colour  # options follow the name
+        for colour, which, label in ((GREY, "frozen", "frozen"), (learning, "online", "learning")):
             smoothed = [_smoothed(getattr(each, which), switch) for each in group]
             places = np.arange(1, len(smoothed[0]) + 1)
             for each in smoothed:

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from optuna.trial import FrozenTrial
 
-from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, INK, WIDTH, clear_frame
+from experiments.reporting.plots.picture_style import GREY, INK, WIDTH, clear_frame, look_of
 from experiments.tuning.layer_objectives import StepCosts
 from experiments.tuning.layer_search import bits_of
 
-FOUND, UNIFORM = DRAFTER_COLOURS[1], DRAFTER_COLOURS[0]
+FOUND, UNIFORM = look_of("layer_skip").colour, GREY
 VALUES = {"zero_overhead": "zero-overhead speedup, by Eq. 1", "measured": "milliseconds per token"}
 
 

@@ -26,7 +26,7 @@ DRAFTERS = (
 )  # fmt: skip
 LineStyle = Literal["-", "--", "-.", ":"]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
-INK, FAINT = "#333333", "#DDDDDD"
+INK, GREY, FAINT = "#333333", "#999999", "#DDDDDD"
 WIDTH = 10.0  # inches
 LEGEND_SIZE = 9  # points
 

@@ -45,7 +45,7 @@ def table_cells(page: str) -> list[list[str]]:
 def test_the_table_has_every_point_and_plain_decoding(tmp_path: Path) -> None:
     heading, *rows = table_cells(written(full_records(), tmp_path))
     column = heading.index("measured speedup")
-    assert [row[column] for row in rows if row[1] == "T = 0, batch_size 1"] == ["2.53", "1.64", "0.90", "1.00", "0.80"]
+    assert [row[column] for row in rows if row[2] == "T = 0, batch_size 1"] == ["2.53", "1.64", "0.90", "1.00", "0.80"]
     assert rows[2][0].startswith("<i>typical</i>") and "≠ LOSSY" in rows[2][0]
     assert len(rows) == 7 + 2 * 4
 
@@ -54,7 +54,7 @@ def test_a_drafter_has_one_colour_wherever_it_stands() -> None:
     names = [("ngram", 0), ("medusa", 0), ("medusa", 1), ("uniform_random", 1)]
     groups = group_records([make_record(name, temperature, 1.0) for name, temperature in names])
     everywhere = points_of(groups) + [row.point for row in table_rows(groups) if row.point]
-    colours = {(point.drafter, point.colour) for point in everywhere}
+    colours = {(point.drafter, point.look) for point in everywhere}
     assert len(colours) == len({drafter for drafter, _ in colours}) == 3
 
 
@@ -68,18 +68,19 @@ def test_texts_are_texts_whatever_they_say(tmp_path: Path) -> None:
     assert HOSTILE not in page and "<i>typical" not in page
     data = re.search(r'<script type="application/json" id="token-data">(.*?)</script>', page, re.DOTALL)
     assert data
-    points, _ = json.loads(data[1])
+    points, _, texts = json.loads(data[1])
     assert points[0]["prompts"][0]["tokens"][-1][0] == HOSTILE
+    assert texts[points[0]["prompts"][0]["prompt"]] == f"# {HOSTILE}\n"
     assert points[0]["prompts"][0]["tokens"][2] == ["(", "replaced", 0.25, 0.001, ["[", 0.125, 0.875]]
 
 
 def test_old_records_leave_out_what_they_do_not_hold(tmp_path: Path) -> None:
     page = written([Record()], tmp_path)
-    for title in ("speedups", "alphas", "categories", "rounds", "batches", "tokens", "changes"):
+    for title in ("sweep-1", "speedups", "alphas", "categories", "rounds", "tokens", "changes"):
         assert f'id="{title}-title"' not in page
     assert 'id="table-title"' in page
     full = written(full_records(), tmp_path, changes=diff_records(full_records(), full_records()))
-    for title in ("speedups", "alphas", "categories", "rounds", "batches", "tokens", "changes"):
+    for title in ("sweep-1", "speedups", "alphas", "categories", "rounds", "tokens", "changes"):
         assert f'id="{title}-title"' in full
 
 
