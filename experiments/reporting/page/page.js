@@ -142,7 +142,8 @@ function describe(described) {
   else showTip(described, [element("p", "", described.dataset.tip)]);
 }
 
-for (const name of ["pointerover", "pointermove"]) document.addEventListener(name, pointAt, { passive: true });
+// Not pointerover, which also follows from scrolling to what has the focus.
+for (const name of ["pointerdown", "pointermove"]) document.addEventListener(name, pointAt, { passive: true });
 document.documentElement.addEventListener("pointerleave", hideTip);
 document.addEventListener("focusin", (event) => {
   const described = event.target.closest("[data-tip], .token");

@@ -1,8 +1,9 @@
-"""The page in a real browser: it sorts, filters, tells of tokens, fits the screen, and is silent in the console.
+"""The page in a real browser: it sorts, filters, exports, shows tips, fits the screen; its console stays silent.
 
 Skipped where there is no Chromium; with OUTRIDER_NEEDS_BROWSER=1 that is a failure.
 """
 
+import csv
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from experiments.reporting.page.render import write_page
 from experiments.results.record_diff import diff_records
@@ -71,6 +73,12 @@ def found(page: Chrome, selector: str) -> list[WebElement]:
     return page.find_elements(By.CSS_SELECTOR, selector)
 
 
+def point_at(page: Chrome, x: float, y: float) -> None:
+    actions = ActionBuilder(page)
+    actions.pointer_action.move_to_location(round(x), round(y))
+    actions.perform()
+
+
 def column(page: Chrome, heading: str) -> list[str]:
     """The cells of the table's visible rows."""
     script = """
@@ -123,6 +131,48 @@ def test_words_settings_and_drafters_filter_table_and_pictures(page: Chrome) -> 
     assert page.find_element(By.ID, "count").text == "7 points"
 
 
+def test_the_table_is_exported_as_it_is_shown(page: Chrome, tmp_path: Path) -> None:
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.find_element(By.ID, "search").send_keys("T = 0")
+    heading(page, "measured speedup").click()
+    page.find_element(By.ID, "csv").click()
+    file = tmp_path / "outrider.csv"
+    WebDriverWait(page, 10).until(lambda _: file.exists() and file.stat().st_size)
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["measured speedup"] for row in rows] == column(page, "measured speedup")
+    assert [row["drafter"] for row in rows[:3]] == ["small_transformer", "ngram", "baseline"]
+    assert rows[0]["rule"] == "speculative_sampling · exact" and rows[0]["setting"] == "T = 0, batch_size 1"
+    assert rows[0]["efficiency"] == "0.83" and rows[2]["efficiency"] == ""
+    assert rows[3]["drafter"] == "<i>typical</i>"
+
+
+def test_marks_and_headings_show_tips_as_elements(page: Chrome) -> None:
+    assert found(page, "[title], svg title") == []  # the browser's own would be slow, small, and absent on a phone
+    tip = page.find_element(By.ID, "tip")
+    (mark,) = found(page, "[data-tip^='small_transformer, batch size 2: measured speedup 1.20']")
+    page.execute_script("arguments[0].closest('.panel').scrollIntoView({block: 'center'})", mark)
+    box = page.execute_script("return arguments[0].getBoundingClientRect().toJSON()", mark)
+    point_at(page, box["left"] + 10, box["top"] + 10)  # near is enough
+    assert tip.text == "small_transformer, batch size 2: measured speedup 1.20"
+    point_at(page, box["left"] + 60, box["top"] - 40)
+    assert not tip.is_displayed()
+    page.execute_script("arguments[0].focus()", heading(page, "c"))
+    assert tip.text == "time of a draft step ÷ time of a target pass over one row"
+    ActionChains(page).send_keys(Keys.ESCAPE).perform()
+    assert not tip.is_displayed()
+
+
+def test_the_prompt_stands_before_what_was_decoded(page: Chrome) -> None:
+    prompt, text = page.find_element(By.ID, "prompt"), page.find_element(By.ID, "text")
+    assert prompt.text == f"# {HOSTILE}" and not found(page, "#prompt button")
+    assert prompt.location["y"] < text.location["y"]
+    Select(page.find_element(By.ID, "token-prompt")).select_by_index(1)  # 21 lines, of which 8 are shown
+    assert HOSTILE not in prompt.text and prompt.text.count("import this") == 8
+    page.find_element(By.CSS_SELECTOR, "#prompt button").click()
+    assert prompt.text.startswith(f"# {HOSTILE}") and prompt.text.count("import this") == 20
+
+
 def test_tokens_tell_of_themselves_where_one_points(page: Chrome) -> None:
     tokens, tip = found(page, ".token"), page.find_element(By.ID, "tip")
     assert len(tokens) == 6 and not tip.is_displayed()
@@ -158,8 +208,8 @@ def test_another_point_and_prompt_can_be_chosen(page: Chrome) -> None:
     assert "3 accepted: drafted, and kept" in page.find_element(By.ID, "producers").text
 
 
-# How much of every table is out of sight.
-TABLES = "return [...document.querySelectorAll('.scroller')].map((each) => each.scrollWidth - each.clientWidth)"
+# How much of every table is out of sight, but for those of numbers below a chart.
+TABLES = "return [...document.querySelectorAll('.scroller:has(> .sortable)')].map((each) => each.scrollWidth - each.clientWidth)"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -173,14 +223,48 @@ def test_it_fits_the_screen(page: Chrome, width: int, dark: bool) -> None:
         assert max(page.execute_script(TABLES)) == 0
 
 
-def test_a_sweep_fits_the_screen(page: Chrome, tmp_path: Path) -> None:
-    write_page(sweep_records(), tmp_path / "report.html", changes=diff_records(sweep_records(), sweep_records()))
-    for width in (1280, 390):
-        show(page, width=width)
-        page.get((tmp_path / "report.html").as_uri())
-        assert page.execute_script("return document.documentElement.scrollWidth") == width
-        if width == 1280:
-            assert max(page.execute_script(TABLES)) == 0
+# Pairs of texts of one picture or one row of it that cover each other.
+COLLISIONS = """
+    const found = [];
+    for (const picture of document.querySelectorAll(".curves, .rows li, .axis svg, .legend")) {
+        const texts = [...picture.querySelectorAll("text, span")]
+            .filter((each) => each.textContent.trim() && each.checkVisibility());
+        const boxes = texts.map((each) => each.getBoundingClientRect());
+        boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b, j) => {
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (across > 1 && down > 1) found.push([texts[i].textContent, texts[i + 1 + j].textContent]);
+        }));
+    }
+    return found;
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_curves_of_a_sweep_fit_the_screen_and_no_label_covers_another(page: Chrome, tmp_path: Path, width: int) -> None:
+    records = sweep_records()
+    write_page(records, tmp_path / "report.html", changes=diff_records(records, records))
+    show(page, width=width)
+    page.get((tmp_path / "report.html").as_uri())
+    assert page.execute_script("return document.documentElement.scrollWidth") == width
+    if width == 1280:
+        assert max(page.execute_script(TABLES)) == 0
+    titles = [each.text for each in found(page, ".sweep h2")]
+    assert titles == ["Curves over γ", "Curves over batch size"]
+    panels = [each.text for each in found(page, ".sweep .panel h3")][:9]
+    conditions = ("T = 0, batch size 1", "T = 1, batch size 1", "T = 1, batch size 32")
+    quantities = ("measured speedup", "τ", "α empirical")
+    assert panels == [f"{quantity}, {condition}" for condition in conditions for quantity in quantities]
+    tops = [each.rect["y"] for each in found(page, ".sweep .panel")]
+    assert len(set(tops[:3])) == (1 if width == 1280 else 3)  # a condition is a line, or stands below itself
+    assert page.execute_script(COLLISIONS) == []
+
+
+def test_the_speedup_is_beside_the_drafter_on_a_phone(page: Chrome) -> None:
+    show(page, width=390)
+    second = found(page, "table.points thead th")[1]
+    assert second.text == "measured speedup"
+    assert second.rect["x"] + second.rect["width"] <= 390  # without scrolling the table
 
 
 CONTRASTS = """
