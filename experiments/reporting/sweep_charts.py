@@ -163,6 +163,8 @@ SPEEDUP = Quantity("measured speedup", "speedup/measured", 2, interval="speedup/
 TAU = Quantity("τ", "tau", 2, interval="tau/ci")
 ALPHA = Quantity("α empirical", "alpha/empirical", 3, interval="alpha/ci", most=1.0)  # α overlap is undefined for trees
 RATE = Quantity("tokens per second", "ms_per_token", 0, baseline="baseline_ms_per_token", is_rate=True)
+QUANTITIES = {"batch_size": (SPEEDUP, TAU, ALPHA, RATE)}  # by setting; of any other: USUAL
+USUAL = (SPEEDUP, TAU, ALPHA)
 
 
 def sweeps_of(records: Iterable[Record]) -> list[Sweep]:
@@ -262,7 +264,7 @@ def _labels(rests: dict[str, Settings]) -> dict[str, str]:
 
 def charts_of(sweep: Sweep) -> list[list[Chart]]:
     """Charts of every condition, if they have values: speedup, τ, α, and throughput over batch sizes."""
-    quantities = [SPEEDUP, TAU, ALPHA, *([RATE] if sweep.setting == "batch_size" else [])]
+    quantities = QUANTITIES.get(sweep.setting, USUAL)
     lines = {
         quantity: [_lines(condition, quantity, sweep.scale) for condition in sweep.conditions]
         for quantity in quantities
