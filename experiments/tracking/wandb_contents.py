@@ -105,7 +105,7 @@ def _prompt_table(rows: Sequence[dict[str, Any]]) -> wandb.Table:
 
 
 def training_steps(facts: dict[str, Any]) -> Iterator[dict[str, float]]:
-    """Steps of the training series: measurements on held-out text during training."""
+    """Steps of the training series: the loss every few steps, and measurements on held-out text."""
     for entry in facts.get("history", []):
         measures = {f"training/{key}": value for key, value in entry.items() if key != "step"}
         yield {AXES["training"]: entry["step"]} | measures

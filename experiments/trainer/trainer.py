@@ -17,6 +17,7 @@ from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
 
 MAX_GRADIENT = 1.0  # global gradient norm
+LOSS_EVERY = 10  # steps between training losses in the history
 START_OVER = "give another folder, or delete the file to start over"
 
 
@@ -107,7 +108,7 @@ class Trainer:
         self.optimizers = make_optimizers(trainable.module, recipe.optimizer)
         self.made_of: dict[str, Any] = {}
         self.step, self.seconds = 0, 0.0
-        self.history: list[dict[str, float]] = []  # loss and held-out measures at each evaluation
+        self.history: list[dict[str, float]] = []  # loss every LOSS_EVERY steps; with held-out measures at evaluations
         saved = self._saved() if file.exists() else {}
         self._begun_with: dict[str, Any] = with_current_options(saved.get("made_of", {}))
         # Only the number of steps and the intervals may differ from the checkpoint's.
@@ -178,8 +179,11 @@ class Trainer:
             while self.step < self.recipe.steps:
                 loss = self._take_step(batch(self.step))
                 progress.update(bar, advance=1, description=f"loss {loss:.3f}")
-                if self._is_due(self.recipe.evaluate_every):
-                    self.history.append({"step": self.step, "loss": loss} | self.trainable.evaluate(held_out))
+                evaluates = self._is_due(self.recipe.evaluate_every)
+                if evaluates or self._is_due(LOSS_EVERY):
+                    measures = self.trainable.evaluate(held_out) if evaluates else {}
+                    self.history.append({"step": self.step, "loss": loss} | measures)
+                if evaluates:
                     progress.console.print(self._state(), soft_wrap=True, highlight=False)
                 if self._is_due(self.recipe.checkpoint_every):
                     self._save()
