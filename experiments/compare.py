@@ -32,30 +32,33 @@ def main(cfg: DictConfig) -> None:
         earlier = None if cfg.compare_to is None else read_records("compare_to", str(cfg.compare_to))
         if cfg.records is not None:
             records = read_records("records", str(cfg.records))
-            if cfg.publish:
-                mirror_missing(Path(cfg.records), build_tracker(cfg, ResourceCache()))
-            print_report(records, folder, source=str(cfg.records), compare_to=earlier)
+            tracker = build_tracker(cfg, ResourceCache()) if cfg.publish else None
+            if tracker:
+                mirror_missing(Path(cfg.records), tracker)
+            print_report(records, folder, source=str(cfg.records), compare_to=earlier, tracker=tracker)
             return
         candidates: list[Candidate] = []
         records = []
+        resources, is_whole = ResourceCache(), False
         try:
-            for candidate, record in measure_all(cfg, folder):
+            for candidate, record in measure_all(cfg, folder, resources):
                 candidates.append(candidate)
                 records += [record] if record else []
+            is_whole = True
         finally:
             # Report the finished records of an interrupted run too.
-            print_report(records, folder, compare_to=earlier)
+            tracker = build_tracker(cfg, resources) if is_whole else None
+            print_report(records, folder, compare_to=earlier, tracker=tracker)
         for candidate in candidates:
             candidate.raise_error()
 
 
-def measure_all(cfg: DictConfig, folder: Path) -> Iterator[tuple[Candidate, Record | None]]:
+def measure_all(cfg: DictConfig, folder: Path, resources: ResourceCache) -> Iterator[tuple[Candidate, Record | None]]:
     """Measure every drafter at every temperature; yield candidates with their records, None if failed.
 
     Drafters and target are built once.
     """
     check_temperatures(cfg)
-    resources = ResourceCache()
     tracker = build_tracker(cfg, resources)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
     target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, resources)

@@ -25,6 +25,7 @@ from experiments.config.command import command
 from experiments.reporting.publish import mirror_training, relative
 from experiments.results.provenance import provenance
 from experiments.tracking.tracker import TrainingTracker
+from experiments.tracking.wandb_sending import command_for_unsent
 from experiments.trainer.pairs import Pairs, read_pairs
 from experiments.trainer.trainer import Recipe, Trainer
 from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
@@ -222,6 +223,8 @@ def main(cfg: DictConfig) -> None:
         mirror_training(folder, facts, tracker, study=choices.get("study") or "train")
         write_trainings(Path(HydraConfig.get().sweep.dir) if is_point_of_sweep() else folder)
         print_trainings(read_trainings(folder))
+        if sends := command_for_unsent(folder):
+            print(f"To send the offline W&B run: {sends}")
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
         group = cfg.training.loaded_by.split(".")[0]  # the config group whose yaml loads the trained weights
         loads = [f"{group}={trained}", f"{cfg.training.loaded_by}={relative(folder)}"]

@@ -19,6 +19,7 @@ from experiments.measurement.resource_cache import process_cache
 from experiments.reporting.publish import mirror_missing, print_report
 from experiments.results.records import load_records
 from experiments.results.sweeps import Sweep, check_cores, claim, error_of, set_aside
+from experiments.tracking.tracker import Mirror
 
 
 class ResumingSweeper(BasicSweeper):
@@ -58,19 +59,15 @@ class ResumingSweeper(BasicSweeper):
             seen: dict[str, int] = {}
             lacking.sort(key=lambda name: [seen.setdefault(text, len(seen)) for text in _models(configs[name])])
             results, stopped = self._launch([_in_place(folder, name, overrides[name]) for name in lacking])
-            self._conclude(folder, sweep, stopped)
+            self._conclude(folder, sweep, stopped, next(iter(configs.values())))
         finally:
             lock.release()
         return results
 
     def _mirror_finished(self, finished: dict[str, DictConfig], folder: Path) -> None:
         """Send finished points to the tracker, in case a kill came between record and tracker."""
-        from experiments.config.builders import (
-            build_tracker,  # the import takes seconds, and Hydra imports this file for every command
-        )
-
         for name, cfg in finished.items():
-            mirror_missing(folder / name, build_tracker(cfg, process_cache()))
+            mirror_missing(folder / name, _tracker(cfg))
 
     def _launch(self, jobs: list[list[str]]) -> tuple[list[Sequence[JobReturn]], str]:
         """Measure the points.
@@ -89,13 +86,14 @@ class ResumingSweeper(BasicSweeper):
             return results, f"the launcher stopped ({type(error).__name__}: {error}); "
         return results, ""
 
-    def _conclude(self, folder: Path, sweep: Sweep, stopped: str) -> None:
+    def _conclude(self, folder: Path, sweep: Sweep, stopped: str, cfg: DictConfig) -> None:
         """Report all records of the sweep.
 
         Args:
             folder: folder of the sweep.
             sweep: its points.
             stopped: why it stopped early; "" if it did not.
+            cfg: configuration of a point, with the tracker that receives the overview.
 
         Raises:
             CompactHydraException: some points have no record; the message lists them with the reasons.
@@ -103,7 +101,9 @@ class ResumingSweeper(BasicSweeper):
         assert self.hydra_context is not None and self.config is not None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # about failed points, which are listed below
-            print_report(load_records(folder), folder)
+            records = load_records(folder)
+            # The overview of an interrupted sweep follows when it is resumed.
+            print_report(records, folder, tracker=_tracker(cfg) if records and not stopped else None)
         if not (lacking := sweep.without_record(folder)):
             return
         if not stopped:
@@ -146,6 +146,14 @@ def _task_text(config: DictConfig) -> str:
     """The configuration of a point as YAML, without Hydra's own settings and with unresolved interpolations."""
     task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     return OmegaConf.to_yaml(task)
+
+
+def _tracker(config: DictConfig) -> Mirror:
+    from experiments.config.builders import (
+        build_tracker,  # the import takes seconds, and Hydra imports this file for every command
+    )
+
+    return build_tracker(config, process_cache())
 
 
 def _models(config: DictConfig) -> list[str]:

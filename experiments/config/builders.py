@@ -22,7 +22,7 @@ from experiments.measurement.multi_turn import with_next_turns
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.ranks import begun
 from experiments.measurement.resource_cache import ResourceCache
-from experiments.tracking.tracker import Point, Tracker
+from experiments.tracking.tracker import Mirror, Point
 from framework.core.draft import SamplingScheme, Shape
 from framework.core.drafter import Drafter, learns, most_nodes
 from framework.core.option_error import OptionError, options_under
@@ -215,7 +215,7 @@ def build_sampling(cfg: DictConfig) -> Sampling:
     return build(cfg.sampling)
 
 
-def build_tracker(cfg: DictConfig, resources: ResourceCache) -> Tracker:
+def build_tracker(cfg: DictConfig, resources: ResourceCache) -> Mirror:
     """Build one tracker for all points of a process, so that an unreachable server is waited for only once."""
     return resources.separate("tracker").main(_text(cfg.tracker), partial(build, cfg.tracker))
 

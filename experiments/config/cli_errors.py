@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, InstantiationException
@@ -22,6 +23,12 @@ def status(doing: str) -> Status:
 def announce(doing: str) -> None:
     """Print the start of a timed step; a spinner's thread would disturb the timing."""
     Console(stderr=True).print(doing, highlight=False, soft_wrap=True)
+
+
+def relative(folder: Path) -> Path:
+    """Path relative to the current directory if below it, else absolute."""
+    relative = Path(os.path.relpath(folder))
+    return folder.absolute() if ".." in relative.parts else relative
 
 
 @contextmanager

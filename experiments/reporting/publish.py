@@ -1,6 +1,6 @@
 """Publish records: to W&B or another tracker, in the terminal, as a page and as pictures."""
 
-import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.config.cli_errors import status
+from experiments.config.cli_errors import relative, status
+from experiments.reporting.overview import overview_of
 from experiments.reporting.page.render import write_page
 from experiments.reporting.plots.pictures import draw_pictures
 from experiments.reporting.tables.report import comparison_table, markdown_table
@@ -17,7 +18,8 @@ from experiments.reporting.tables.text_table import markdown
 from experiments.results.record import Record
 from experiments.results.record_diff import NOTE, changes_cells, changes_table, diff_records, unpaired_notes
 from experiments.results.records import group_records, located_records
-from experiments.tracking.tracker import Point, Tracker, TrainingTracker, tracked
+from experiments.tracking.tracker import Overview, OverviewTracker, Point, Tracker, TrainingTracker, tracked
+from experiments.tracking.wandb_sending import command_for_unsent
 
 PAGE = "report.html"
 
@@ -55,6 +57,15 @@ def mirror_missing(folder: Path, tracker: Tracker) -> None:
             mirror([record], tracker, folder=path.parents[1])
 
 
+def mirror_overview(overview: Overview, tracker: OverviewTracker) -> None:
+    """Log an overview of several points to a tracker that lacks it; an error is only printed as a warning."""
+    if len(overview.points) < 2:
+        return  # the point's own run holds everything
+    with _only_warned_of(tracker, "the overview"):
+        if not tracker.has_overview(overview):
+            tracker.log_overview(overview)
+
+
 def mirror_training(folder: Path, facts: dict[str, Any], tracker: TrainingTracker, *, study: str) -> None:
     """Log the trained drafter in a folder to a tracker; an error of the tracker is only printed as a warning."""
     with _only_warned_of(tracker, folder.name):
@@ -79,9 +90,14 @@ def _only_warned_of(tracker: object, name: str) -> Iterator[None]:
 
 
 def print_report(
-    records: Sequence[Record], folder: Path, *, source: str | None = None, compare_to: Sequence[Record] | None = None
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    source: str | None = None,
+    compare_to: Sequence[Record] | None = None,
+    tracker: OverviewTracker | None = None,
 ) -> None:
-    """Print the comparison, save it with page and pictures in a folder, and print the paths.
+    """Print the comparison, save it with page and pictures in a folder, log these to a tracker, and print the paths.
 
     Without records, nothing is printed or written.
 
@@ -90,6 +106,7 @@ def print_report(
         folder: output folder; created if it does not exist.
         source: location of the records, if not the folder: another folder, or the name of a W&B project.
         compare_to: earlier records; the changes since are printed and saved as well.
+        tracker: destination of the overview; None: the report is not logged.
     """
     if not records:
         return
@@ -108,23 +125,18 @@ def print_report(
     write_page(records, folder / PAGE, changes=changes)
     pictures = draw_pictures(records, folder)
     records_at, python = relative(Path(source)) if source else folder, relative(Path(sys.executable))
+    if tracker is not None:
+        mirror_overview(overview_of(records, records_at, page=folder / PAGE, pictures=pictures), tracker)
     console.print()
     console.print(f"Records: {records_at}", soft_wrap=True)
     console.print(f"Page: {folder / PAGE}  (open it in a browser)", soft_wrap=True)
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
-    for runs in ("wandb/offline-run-*", "*/wandb/offline-run-*"):  # those of a sweep are in its points' folders
-        if any(not list(run.glob("*.wandb.synced")) for run in folder.glob(runs)):
-            console.print(f"To send offline W&B runs: wandb sync {folder}/{runs}", soft_wrap=True)
+    if sends := command_for_unsent(records_at):
+        console.print(f"To send offline W&B runs: {sends}", soft_wrap=True, markup=False, highlight=False)
     console.print(
         f"Next: {python} -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
         f"      {python} -m experiments.measure -m study=gamma                  (a sweep)\n"
-        f"      {python} -m experiments.compare records={records_at}   (this table again)",
+        f"      {python} -m experiments.compare {shlex.quote(f'records={records_at}')}   (this table again)",
         soft_wrap=True,
         highlight=False,
     )
-
-
-def relative(folder: Path) -> Path:
-    """Path relative to the current directory if below it, else absolute."""
-    relative = Path(os.path.relpath(folder))
-    return folder.absolute() if ".." in relative.parts else relative

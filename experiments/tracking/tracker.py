@@ -68,6 +68,44 @@ class Tracker(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Overview:
+    """Points that were reported together, with the files of their report."""
+
+    folder: Path
+    """Folder of the records."""
+
+    study: str
+    """Name of the study."""
+
+    points: list[str]
+    """A text per point that identifies its measurement."""
+
+    settings: dict[str, Any]
+    """Settings that all points share, flat."""
+
+    rows: list[dict[str, Any]]
+    """A row of the table per point; all rows have the same keys."""
+
+    page: Path
+    """The HTML page."""
+
+    pictures: list[Path]
+    """Plots, as PNG files."""
+
+
+class OverviewTracker(Protocol):
+    """Receives the overviews of comparisons and sweeps."""
+
+    def log_overview(self, overview: Overview) -> None:
+        """Log an overview; called once its points are measured and reported."""
+        ...
+
+    def has_overview(self, overview: Overview) -> bool:
+        """Whether this process or an earlier one logged an overview of the same points."""
+        ...
+
+
 class TrainingTracker(Protocol):
     """Receives trained drafters."""
 
@@ -80,6 +118,10 @@ class TrainingTracker(Protocol):
             study: name of the study; trainings of one study are compared with each other.
         """
         ...
+
+
+class Mirror(Tracker, OverviewTracker, TrainingTracker, Protocol):
+    """Everything that a tracker of conf/tracker receives."""
 
 
 @contextmanager
@@ -165,7 +207,7 @@ class JsonlTracker:
 
 
 class NoTracker:
-    """Tracker of points and trainings that does nothing: the files on disk are not mirrored."""
+    """Tracker that does nothing: the files on disk are not mirrored."""
 
     def start(self, point: Point) -> None:
         """Do nothing."""
@@ -181,6 +223,13 @@ class NoTracker:
 
     def has_finished(self, point: Point) -> bool:
         """Always true, so that no point is sent."""
+        return True
+
+    def log_overview(self, overview: Overview) -> None:
+        """Do nothing."""
+
+    def has_overview(self, overview: Overview) -> bool:
+        """Always true, so that no overview is sent."""
         return True
 
     def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:

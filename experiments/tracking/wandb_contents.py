@@ -9,7 +9,7 @@ import wandb
 
 from experiments.reporting.tables.token_table import token_table
 from experiments.results.record import Record
-from experiments.tracking.tracker import Point
+from experiments.tracking.tracker import Overview, Point
 
 # x-axis of every series of a run, by the prefix of its name.
 AXES = {"prompt": "prompt/number", "position": "position/number", "training": "training/step"}
@@ -93,6 +93,21 @@ def charts_of(record: Record, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         title = "Speedup: measured against zero-overhead speedup"
         charts["predicted_against_measured"] = wandb.plot.scatter(table, "zero_overhead", "measured", title=title)
     return charts
+
+
+def overview_contents(overview: Overview) -> dict[str, Any]:
+    """Table, page and pictures of an overview, by name."""
+    columns: list[str | int] = list(overview.rows[0])
+    data = [[_finite(row[str(column)]) for column in columns] for row in overview.rows]
+    return {
+        "overview/table": wandb.Table(columns=columns, data=data, allow_mixed_types=True),
+        "overview/page": wandb.Html(overview.page, inject=False),
+        **{f"overview/{picture.stem}": wandb.Image(str(picture)) for picture in overview.pictures},
+    }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _prompt_table(rows: Sequence[dict[str, Any]]) -> wandb.Table:

@@ -10,11 +10,12 @@ import wandb
 
 from experiments.results.record import RECORD_FILE, Record
 from experiments.tracking import wandb_contents as contents
-from experiments.tracking.tracker import Point
+from experiments.tracking.tracker import Overview, Point
 from experiments.tracking.wandb_artifacts import log_trained, use_trained
-from experiments.tracking.wandb_sending import probe, send
+from experiments.tracking.wandb_sending import probe, send, sync_command
 
 RUN_FILE = "wandb_run.txt"  # in the folder of a point: path of the run that holds all of it
+OVERVIEW_FILE = "wandb_overview.txt"  # path of the run that holds the folder's overview, then the points, one a line
 
 Mode = Literal["offline", "online", "disabled"]
 
@@ -114,6 +115,35 @@ class WandbTracker:
         """Whether a run, sent or unsent, holds the whole point."""
         return self._mode == "disabled" or self._run_file(point).exists()
 
+    def log_overview(self, overview: Overview) -> None:
+        """Log an overview as a run of its own: table, page and pictures."""
+        folder = overview.folder.absolute()
+        self._run = self._open(
+            folder,
+            name=f"overview {folder.name}",
+            group=overview.study,
+            job_type="overview",
+            tags=["overview"],
+            config={**overview.settings, "points": len(overview.points)},
+        )
+        try:
+            self._run.log(contents.overview_contents(overview))
+        except BaseException as error:
+            self.fail(error)
+            raise
+        run = self._close(exit_code=0)
+        if not run.disabled:
+            lines = [str(Path(run.dir).parent), *overview.points]
+            (folder / OVERVIEW_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        self._send(run)
+
+    def has_overview(self, overview: Overview) -> bool:
+        """Whether a run, sent or unsent, holds an overview of the same points."""
+        file = overview.folder / OVERVIEW_FILE
+        return self._mode == "disabled" or (
+            file.exists() and file.read_text(encoding="utf-8").splitlines()[1:] == overview.points
+        )
+
     def log_training(self, folder: Path, facts: dict[str, Any], *, study: str) -> None:
         """Log a training as a run of its own, with the drafter as an artifact."""
         settings = {key: facts[key] for key in ("drafter", "target_fingerprint", "text", "command", "versions")}
@@ -153,7 +183,7 @@ class WandbTracker:
         if self._mode != "online":
             return
         folder, address = Path(run.dir).parent, run.settings.base_url
-        kept = f"kept offline; to send them: wandb sync {folder.parent}"
+        kept = f"kept offline; to send them: {sync_command(folder.parent)}"
         if not self._gave_up:
             try:
                 probe(address, self._probe_seconds)

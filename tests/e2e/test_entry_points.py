@@ -117,12 +117,14 @@ def test_one_point_leaves_a_complete_record(tiny, tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.slow
-def test_a_four_point_multirun_leaves_four_offline_runs(tiny, tmp_path, monkeypatch, capfd):
+def test_a_four_point_multirun_leaves_four_offline_runs_and_an_overview(tiny, tmp_path, monkeypatch, capfd):
     corpus = f"drafter.corpus.folder={folder_of(tiny)}"
     points = ["drafter=ngram", corpus, "gamma.gamma=1,3", "sampling.temperature=0,1"]
     run(measure, monkeypatch, capfd, "-m", *tiny, *points, f"hydra.sweep.dir={tmp_path}")
     runs = [read_offline_run(path) for path in sorted(tmp_path.rglob("offline-run-*")) if path.is_dir()]
-    assert len(runs) == 4
+    (overview,) = (offline for offline in runs if offline["job_type"] == "overview")
+    runs.remove(overview)
+    assert overview["summary"]["overview/table"]["nrows"] == overview["config"]["points"] == len(runs) == 4
     seen = set()
     for offline in runs:
         config, summary = offline["config"], offline["summary"]
@@ -150,6 +152,8 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     assert all(drafter in out for drafter in drafters)
     assert all(r.metrics["tokens_equal_baseline"] for r in records if r.point["temperature"] == 0)
     assert all(r.metrics["alpha/check"] for r in records)
+    (overview,) = (tmp_path / "first").glob("wandb/*/files/media/table/overview/*.json")
+    assert len(json.loads(overview.read_text())["data"]) == len(points)
 
     for source in ("first", "first/wandb"):  # the files, and the offline runs
         folder = tmp_path / "again" / source

@@ -180,7 +180,7 @@ def test_a_server_that_is_down_is_asked_once_by_a_sweep(tiny, tmp_path, monkeypa
     shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("W&B")]
     assert len(asked) == 1 and len(shown) == 2
     for point, line in zip(("0", "2"), shown, strict=True):
-        assert ("nobody there" in line) == (point == "0") and line.endswith(f": wandb sync {tmp_path / point}/wandb")
+        assert ("nobody there" in line) == (point == "0") and line.endswith(f"-m wandb sync {tmp_path / point}/wandb")
         assert len(list((tmp_path / point / "wandb").glob("offline-run-*"))) == 1
 
 
@@ -199,6 +199,7 @@ def test_what_a_kill_kept_from_wandb_is_told_when_the_sweep_goes_on(tiny, tmp_pa
         sweep(monkeypatch, *arguments)
         copies = sorted(tmp_path.glob("*/wandb/offline-run-*/files/record.json"))
         assert [json.loads(path.read_text())["point"]["gamma"] for path in copies] == [1, 2]
+        assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 1  # the overview
 
 
 # Two sweeps at once, in one folder or side by side

@@ -79,7 +79,7 @@ def test_a_server_out_of_reach_costs_seconds_and_no_result(
     *lines, seconds = done.stdout.splitlines()
     assert float(seconds) < PROMISE
     (shown,) = (line for line in lines if address in line)
-    assert reason in shown and shown.endswith(f"wandb sync {tmp_path}/wandb")
+    assert reason in shown and shown.endswith(f"-m wandb sync {tmp_path}/wandb")
     (record,) = load_records(tmp_path)
     assert load_records(tmp_path / "wandb")[0].metrics == record.metrics
     rows = (tmp_path / record.name / "prompts.jsonl").read_text().splitlines()

@@ -15,12 +15,14 @@ import pytest
 
 from experiments import compare, measure
 from experiments.compare import read_records
+from experiments.reporting.publish import print_report
 from experiments.reporting.tables.report import markdown_table
 from experiments.reporting.tables.token_table import token_table
 from experiments.results.record import Record
 from experiments.results.records import load_records
 from experiments.tracking.tracker import JsonlTracker, Point, Tracker, tracked
 from experiments.tracking.wandb_reading import read_offline_run, read_project
+from experiments.tracking.wandb_sending import command_for_unsent
 from experiments.tracking.wandb_tracker import WandbTracker
 from framework.conformance.tiny_models import save_tiny
 from tests.support.wandb_server import REPOSITORY, Version, Wandb, always, environment, refusing, serving
@@ -258,6 +260,71 @@ def test_a_checkpoint_is_no_part_of_a_drafter(tmp_path: Path) -> None:
     assert manifests[0] == manifests[1]
 
 
+# The overview
+
+
+@pytest.fixture(scope="module")
+def overview(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folder of the overview of three points, reported with a table, a page and pictures."""
+    place = tmp_path_factory.mktemp("sweep")
+    records = [{**make_record(gamma), "name": f"g{number}"} for number, gamma in enumerate((2, 4, 4))]
+    track(place, records, [JsonlTracker()])
+    for _ in range(2):  # and not logged twice
+        print_report(load_records(place), place / "report", source=str(place), tracker=make_tracker())
+    (run,) = offline_runs(place)
+    return run
+
+
+def test_an_overview_holds_the_table_of_all_points(overview: Path) -> None:
+    shown = read_offline_run(overview)
+    assert (shown["job_type"], shown["group"], shown["state"]) == ("overview", "gamma", "finished")
+    assert shown["config"] == {"drafter": "medusa", "verifier": "tree_walk", "temperature": 1.0, "points": 3}
+    (file,) = (overview / "files" / "media" / "table" / "overview").glob("table_*.json")
+    table = json.loads(file.read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [(row["name"], row["gamma"], row["speedup/measured"]) for row in rows] == [
+        ("g1", 4, 5.25), ("g2", 4, 5.25), ("g0", 2, 3.25),
+    ]  # fmt: skip
+    assert {row["alpha/position/1"] for row in rows} == set(ALPHAS.values()) and "alpha/overlap" not in table["columns"]
+
+
+def test_an_overview_holds_the_page_and_the_pictures(overview: Path) -> None:
+    report, media = overview.parents[1] / "report", overview / "files" / "media"
+    (page,) = (media / "html" / "overview").glob("page_*.html")
+    assert page.read_bytes() == (report / "report.html").read_bytes()
+    shown = {path.name.rsplit("_", 2)[0]: path.read_bytes() for path in (media / "images" / "overview").iterdir()}
+    assert shown == {path.stem: path.read_bytes() for path in report.glob("*.png")} and "speedups" in shown
+
+
+def test_an_overview_is_no_record(overview: Path) -> None:
+    assert len(load_records(overview.parents[1])) == 3
+    assert load_records(overview) == []
+
+
+def test_another_point_makes_another_overview(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        track(tmp_path, [{**make_record(2), "name": str(number)}], [JsonlTracker()])
+        print_report(load_records(tmp_path), tmp_path, tracker=make_tracker())
+        assert len(offline_runs(tmp_path)) == number - 1, "that of one point is its own run"
+
+
+def test_the_printed_command_sends_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the points of a sweep, and its overview, from a shell in the folder where the command was typed."""
+    for number in range(2):
+        track(tmp_path / "my sweep" / str(number), [make_record(2 + 2 * number)])
+    monkeypatch.chdir(tmp_path)
+    print_report(load_records(Path("my sweep")), Path("my sweep"), tracker=make_tracker())
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("To send"))
+    wandb = Wandb()
+    with serving(wandb) as address:
+        subprocess.run(line.split(": ")[1], shell=True, check=True, capture_output=True, timeout=60,
+                       env=environment(tmp_path, address))  # fmt: skip
+    assert sorted(wandb.job_types.values()) == ["measure", "measure", "overview"]
+    assert command_for_unsent(Path("my sweep")) is None
+
+
 # Told later
 
 
@@ -273,6 +340,8 @@ def test_records_that_wandb_was_not_told_are_published_once(tmp_path: Path, monk
             (run,) = offline_runs(tmp_path / folder)
             (printed,) = load_records(run)
             assert printed.name == record["name"] and read_offline_run(run)["state"] == "finished"
+        (overview,) = offline_runs(tmp_path)
+        assert list(overview.glob("files/media/table/overview/*.json"))
 
 
 @pytest.mark.parametrize("source", ["null", "wandb:me/outrider"])
