@@ -152,7 +152,7 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     assert all(drafter in out for drafter in drafters)
     assert all(r.metrics["tokens_equal_baseline"] for r in records if r.point["temperature"] == 0)
     assert all(r.metrics["alpha/check"] for r in records)
-    (overview,) = (tmp_path / "first").glob("wandb/*/files/media/table/overview/*.json")
+    (overview,) = (tmp_path / "first").glob("wandb/offline-run-*/files/media/table/overview/*.json")
     assert len(json.loads(overview.read_text())["data"]) == len(points)
 
     for source in ("first", "first/wandb"):  # the files, and the offline runs

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +28,10 @@ class Version:
 
 
 class Wandb:
-    """Server that answers the requests of `wandb sync` like W&B and stores the received data."""
+    """Server that answers `wandb sync` and wandb-workspaces like W&B, and stores the received data.
+
+    It has one project, outrider of the user me.
+    """
 
     def __init__(self) -> None:
         self.history: dict[str, dict[int, dict]] = {}  # run id -> step -> row
@@ -35,6 +39,7 @@ class Wandb:
         self.job_types: dict[str, str] = {}  # run id -> job type
         self.versions: list[Version] = []
         self.used: list[tuple[str, Version]] = []  # (run id, version)
+        self.views: list[dict[str, Any]] = []  # variables of a saved report or workspace, its spec parsed
 
     def __call__(self, host: str, path: str, body: bytes) -> tuple[int, dict]:
         if path.endswith("/file_stream"):
@@ -44,6 +49,8 @@ class Wandb:
             return 200, {}
         query = json.loads(body or "{}")
         variables, operation = query.get("variables"), query.get("operationName")
+        if not operation and (named := re.search(r"(?:query|mutation) (\w+)", query.get("query", ""))):
+            operation = named[1]
         if operation == "UpsertBucket":
             self.job_types[variables["name"]] = variables["jobType"] or self.job_types[variables["name"]]
             project = {"id": "1", "name": "p", "entity": {"id": "2", "name": "e"}}
@@ -63,7 +70,29 @@ class Wandb:
             given = variables["input"]
             self.used.append((given["runName"], self.versions[int(given["artifactID"])]))
             return 200, {"data": {"useArtifact": {"artifact": {"id": given["artifactID"]}}}}
-        return 200, {"data": {}}
+        return 200, {"data": self._account(operation, variables or {})}
+
+    def _account(self, operation: str | None, variables: dict[str, Any]) -> dict:
+        """Answer to a request of the public API."""
+        known = variables.get("entityName") == "me" and variables.get("projectName") == "outrider"
+        match operation:
+            case "Viewer":
+                return {"viewer": {"id": "2", "entity": "me", "username": "me", "email": "", "flags": "{}",
+                                   "teams": {"edges": [{"node": {"name": "me"}}]}}}  # fmt: skip
+            case "ProjectInternalId":
+                return {"project": {"id": "1", "internalId": "1"} if known else None}
+            case "GetProjects":
+                node = {"id": "1", "name": "outrider", "entityName": "me", "createdAt": "", "isBenchmark": False,
+                        "user": None}  # fmt: skip
+                pages = {"endCursor": None, "hasNextPage": False}
+                return {"models": {"edges": [{"node": node, "cursor": ""}], "pageInfo": pages}}
+            case "upsertView" | "UpsertView2":
+                self.views.append({**variables, "spec": json.loads(variables["spec"])})
+                project = {"id": "1", "name": "outrider", "entityName": "me"}
+                kept = {key: variables[key] for key in ("type", "name", "displayName", "description", "spec")}
+                view = {**kept, "id": f"view{len(self.views)}", "project": project, "updatedAt": None}
+                return {"upsertView": {"view": view, "inserted": True}}
+        return {}
 
     def _keep(self, run: str, files: dict[str, Any]) -> None:
         rows = files.get("wandb-history.jsonl", {"content": []})

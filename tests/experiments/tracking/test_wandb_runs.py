@@ -183,8 +183,8 @@ def test_the_table_of_prompts_holds_numbers_and_texts(run_folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Of everything that a measured point and a training log."""
+def names(overview: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Of everything that a measured point, an overview and a training log."""
     folder = tmp_path_factory.mktemp("measured")
     for seed, model in enumerate(("target", "drafter")):
         save_tiny(folder / model, seed=seed, context=256)
@@ -198,7 +198,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         measure.main()
     train(folder / "training")
     names: set[str] = set()
-    for path in [*offline_runs(folder), *offline_runs(folder / "training")]:
+    for path in [*offline_runs(folder), overview, *offline_runs(folder / "training")]:
         run = read_offline_run(path)
         names |= {*run["config"], *run["summary"], *(key for step in run["history"] for key in step)}
     return names | {name.removesuffix("_table") for name in names if name.endswith("_table")}  # of charts
