@@ -20,8 +20,10 @@ def main(cfg: DictConfig) -> None:
             raise ValueError(f"group is {cfg.group!r}; allowed: the name of a group of runs, or null")
         if find_spec(PACKAGE) is None:
             raise ImportError("wandb_report needs the package wandb-workspaces: pip install -e '.[report]'")
+        from experiments.tracking.wandb_views import save_views  # the import takes seconds
+
         with status(f"saving to {cfg.project}"):
-            views = save(entity, project, group=cfg.group, temperatures=list(cfg.temperatures))
+            views = save_views(entity, project, group=cfg.group, temperatures=list(cfg.temperatures))
         for kind, address in views.items():
             print(f"{kind}: {address}", flush=True)
 
@@ -46,30 +48,6 @@ def check_temperatures(temperatures: object) -> None:
     values = temperatures if OmegaConf.is_list(temperatures) else [None]
     if not all(type(value) in (int, float) and 0 <= value < math.inf for value in values):  # type: ignore[attr-defined]
         raise ValueError(f"temperatures is {temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
-
-
-def save(entity: str, project: str, *, group: str | None, temperatures: list[float]) -> dict[str, str]:
-    """Save both views.
-
-    Returns:
-        their addresses, by kind.
-
-    Raises:
-        ConnectionError: the server does not answer, rejects the login, or has no such project.
-    """
-    import wandb  # both imports take seconds
-
-    from experiments.tracking.wandb_reading import PROBE_SECONDS
-    from experiments.tracking.wandb_sending import probe
-    from experiments.tracking.wandb_views import save_views
-
-    address = wandb.setup().settings.base_url
-    try:
-        probe(address, PROBE_SECONDS)
-        return save_views(entity, project, group=group, temperatures=temperatures)
-    except Exception as error:  # the package raises Exception itself
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise ConnectionError(f"project is '{entity}/{project}', and saving to {address} failed: {reason}") from error
 
 
 if __name__ == "__main__":

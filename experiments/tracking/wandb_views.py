@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+import wandb
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 from wandb_workspaces.reports.v2.interface import Panel
+
+from experiments.tracking.wandb_reading import PROBE_SECONDS
+from experiments.tracking.wandb_sending import probe
 
 NAME = "Outrider"
 MEASURED = "speedup/measured"
@@ -39,12 +43,18 @@ def save_views(entity: str, project: str, *, group: str | None, temperatures: Se
         the addresses, by kind of view.
 
     Raises:
-        ValueError: the server knows no such project.
-        Exception: the server rejects the login or does not answer.
+        ConnectionError: the server does not answer, rejects the login, or has no such project.
     """
-    report = report_of(entity, project, group=group, temperatures=temperatures).save()  # finds a project missing first
-    workspace = workspace_of(entity, project, group=group).save()
-    return {"report": report.url, "workspace": workspace.url}
+    address = wandb.setup().settings.base_url
+    try:
+        probe(address, PROBE_SECONDS)
+        # The report first, since it checks that the project exists.
+        report = report_of(entity, project, group=group, temperatures=temperatures).save()
+        workspace = workspace_of(entity, project, group=group).save()
+        return {"report": report.url, "workspace": workspace.url}
+    except Exception as error:  # the package raises Exception itself
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ConnectionError(f"project is '{entity}/{project}', and saving to {address} failed: {reason}") from error
 
 
 def workspace_of(entity: str, project: str, *, group: str | None) -> ws.Workspace:

@@ -250,9 +250,10 @@ def test_training_beats_untrained_heads_on_held_out_text(tmp_path):
     text, held_out = Windows(stream[:2000], 32, text="x"), Windows(stream[2000:], 32, text="x").sample_evenly(8)
     training = MedusaTraining(target, num_heads=2, output="tied", discount=0.8, ranks=5)
     before, loss_before = training.accuracies(held_out), training.loss(held_out).item()
-    Trainer(training, recipe, file=tmp_path / "x.pt", made_of={}).run(
-        lambda step: text.drawn(4, seed=0, step=step), held_out
-    )
+    trainer = Trainer(training, recipe, file=tmp_path / "x.pt", made_of={})
+    trainer.run(lambda step: text.drawn(4, seed=0, step=step), held_out)
+    assert [entry["step"] for entry in trainer.history] == [10, 20, 30, 40, 50, 60]
+    assert [set(entry) == {"step", "loss"} for entry in trainer.history] == [True] * 5 + [False]  # then evaluated
     after, loss_after = training.accuracies(held_out), training.loss(held_out).item()
     assert loss_after < loss_before / 2
     for head in range(2):
