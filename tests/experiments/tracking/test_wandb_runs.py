@@ -308,6 +308,7 @@ def test_another_point_makes_another_overview(tmp_path: Path) -> None:
         assert len(offline_runs(tmp_path)) == number - 1, "that of one point is its own run"
 
 
+@pytest.mark.slow
 def test_the_printed_command_sends_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
