@@ -1,7 +1,7 @@
 """DART drafter: one shallow layer drafts all positions in parallel from mask tokens (Liu et al., 2026)."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome
 from framework.core.sampling import Sampling
@@ -36,6 +36,10 @@ class Dart:
         self._positions = ParallelDraft(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
         self.scheme, self.shape = self._positions.scheme, self._positions.shape
         self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self._layer]
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling

@@ -1,7 +1,7 @@
 """EAGLE drafter: a layer that reads the target's states, then its own predicted states (Li et al., 2024)."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import ShouldContinue
@@ -31,6 +31,10 @@ class Eagle:
             ValueError: a layer trained for another target.
         """
         self._states = EagleStates(load_eagle(path, target))
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self._states.layer]
 
     def num_uniforms(self, gamma: int) -> int:
         return gamma

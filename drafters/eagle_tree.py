@@ -1,7 +1,7 @@
 """EAGLE-2 drafter: EAGLE's layer grows a draft tree whose shape changes every round (Li et al., 2024)."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.sampling import Sampling
@@ -38,6 +38,10 @@ class EagleTree:
         self._states = EagleStates(load_eagle(path, target))
         self.depth, self._children = depth, min(children, target.vocabulary_size)
         self._nodes = min(nodes, self._children + (depth - 1) * self._children**2)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self._states.layer]
 
     def num_uniforms(self, gamma: int) -> int:
         return 0

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
-from framework.core.drafter import Rewindable, most_nodes, proposal, rewinds
+from framework.core.drafter import Rewindable, models_of, most_nodes, proposal, rewinds
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -82,6 +82,10 @@ class Hierarchical:
         self._rule = default_verifier(inner.scheme, inner.shape)
         self._middle = middle
         self._room = most_nodes(inner, gamma) + 2
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self.model.model, *models_of(self.drafter)]
 
     @property
     def _uniforms_a_round(self) -> int:

@@ -61,6 +61,10 @@ class Medusa:
         self._hidden = hidden[torch.arange(len(hidden), device=hidden.device), outcome.stop]
 
     @property
+    def models(self) -> list[nn.Module]:
+        return [self._heads]
+
+    @property
     def module(self) -> nn.Module:
         return self._heads
 

@@ -2,15 +2,15 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome
-from framework.core.drafter import ShouldContinue, is_stepwise, proposal
+from framework.core.drafter import ShouldContinue, is_stepwise, models_of, proposal
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -105,6 +105,10 @@ class Online:
         self._examples: deque[OnlineExample] = deque(maxlen=buffer)
         self._underway: ExamplesUnderway | None = None
         self._new_tokens = 0  # since the last update, without those in _underway
+
+    @property
+    def models(self) -> Sequence[nn.Module]:
+        return models_of(self._drafter)
 
     def num_uniforms(self, gamma: int) -> int:
         return self._drafter.num_uniforms(gamma)

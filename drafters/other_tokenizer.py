@@ -6,7 +6,7 @@ B rows, V and W tokens in the target's and in the drafter's vocabulary, S in bot
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import ShouldContinue
@@ -58,6 +58,10 @@ class OtherTokenizer:
         self._shared, self._own_shared = shared.to(target.device)
         self._own_of = torch.zeros(width, dtype=torch.int64, device=target.device)
         self._own_of[self._shared] = self._own_shared
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self.model.model]
 
     def num_uniforms(self, gamma: int) -> int:
         return gamma

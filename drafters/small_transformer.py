@@ -95,6 +95,10 @@ class SmallTransformer:
         self._cache.rewind(sequences)
 
     @property
+    def models(self) -> list[nn.Module]:
+        return [self.model.model]
+
+    @property
     def module(self) -> nn.Module:
         return self.model.model
 

@@ -5,7 +5,7 @@ from itertools import accumulate
 from operator import mul
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.option_error import OptionError, options_under
@@ -68,6 +68,10 @@ class TransformerTree:
     def depth(self) -> int:
         """Number of levels in `branching`."""
         return len(self.branching)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self.model.model]
 
     def num_uniforms(self, gamma: int) -> int:
         """One per node."""

@@ -14,9 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from experiments.compare import at_temperature, check_temperatures
-from experiments.config.builders import build, build_engine, build_sampling, prepare, register_resolvers
+from experiments.config.builders import build, build_engine, build_sampling, register_resolvers
 from experiments.config.cli_errors import announce, one_line_errors
 from experiments.config.command import command
+from experiments.config.comparison import prepare_comparison
 from experiments.config.option_checks import check_kind
 from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms
@@ -300,7 +301,7 @@ def main(cfg: DictConfig) -> None:
         check_before_loading(cfg)
         started = time.perf_counter()
         samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-        target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, ResourceCache())
+        target, plan, drafters = prepare_comparison(cfg, ResourceCache())
         rows: list[Row] = []
         for sampling in samplings:
             compared = list(entries(cfg, target, drafters, sampling))

@@ -8,9 +8,10 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.config.builders import build_candidate, build_sampling, build_tracker, prepare, register_resolvers
+from experiments.config.builders import build_candidate, build_sampling, build_tracker, register_resolvers
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
+from experiments.config.comparison import prepare_comparison
 from experiments.config.option_checks import check_kind
 from experiments.measurement.bench import measure
 from experiments.measurement.plan import Candidate
@@ -61,7 +62,7 @@ def measure_all(cfg: DictConfig, folder: Path, resources: ResourceCache) -> Iter
     check_temperatures(cfg)
     tracker = build_tracker(cfg, resources)
     samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
-    target, plan, drafters = prepare(cfg, {str(name): node for name, node in cfg.drafters.items()}, resources)
+    target, plan, drafters = prepare_comparison(cfg, resources)
     for sampling in samplings:
         point_cfg = at_temperature(cfg, sampling.temperature)
         candidates = [

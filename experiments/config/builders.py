@@ -22,9 +22,10 @@ from experiments.measurement.multi_turn import with_next_turns
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.ranks import begun
 from experiments.measurement.resource_cache import ResourceCache
+from experiments.results.model_names import facts
 from experiments.tracking.tracker import Mirror, Point
 from framework.core.draft import SamplingScheme, Shape
-from framework.core.drafter import Drafter, learns, most_nodes
+from framework.core.drafter import Drafter, learns, models_of, most_nodes
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.validation import check_whole
@@ -113,6 +114,18 @@ def prepare(
     Raises:
         ValueError, OSError: the message names the yaml key. Checks that need no model run before one is loaded.
     """
+    target, plan, factories = build_shared(cfg, drafters, resources)
+    return (
+        target,
+        plan,
+        {name: build_drafter(name, each, drafters[name], target, resources) for name, each in factories.items()},
+    )
+
+
+def build_shared(
+    cfg: DictConfig, drafters: Mapping[str, DictConfig], resources: ResourceCache
+) -> tuple[Target, Plan, dict[str, DrafterFactory]]:
+    """As `prepare`, with the drafters' factories in place of the drafters."""
     factories = check_before_loading(cfg, drafters)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
@@ -120,12 +133,20 @@ def prepare(
         # Compiled graphs depend on the number of threads.
         target = resources.main(_text(cfg.target, torch.get_num_threads()), lambda: build_target(cfg))
         plan = build_plan(cfg, target, resources)
-    built = {}
-    for name, factory in factories.items():
-        make = partial(build_with_target, factory, drafters[name], target)
-        with status(f"building {name}"):
-            built[name] = _drafter_resources(resources).main(_text(drafters[name]), make)
-    return target, plan, built
+    return target, plan, factories
+
+
+def build_drafter(
+    name: str, factory: DrafterFactory, node: DictConfig, target: Target, resources: ResourceCache
+) -> Drafter:
+    """Build a drafter from its factory, or take it from the cache.
+
+    Raises:
+        ValueError, OSError: it does not fit the target, or its files cannot be read.
+    """
+    with status(f"building {name}"):
+        make = partial(build_with_target, factory, node, target)
+        return _drafter_resources(resources).main(_text(node), make)
 
 
 def _drafter_resources(resources: ResourceCache) -> ResourceCache:
@@ -365,6 +386,7 @@ def build_candidate(
         study=study,
         settings=settings,
         config=OmegaConf.to_container(cfg, resolve=True),  # type: ignore[arg-type]
+        models={"target": facts([target.model.model]), "drafter": facts(models_of(drafter))},
     )
     return Candidate(point, engine)
 

@@ -1,5 +1,6 @@
 """Checks of command-line overrides: each mistake ends in one line before anything is composed, loaded or written."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -20,7 +21,11 @@ from experiments.config.renamed_options import check_arguments
 
 # The option that a bare number sets: gamma=4 is gamma.gamma=4.
 MAIN_OPTIONS = {"gamma": "gamma.gamma", "sampling": "sampling.temperature", "prompts": "prompts.count"}
+# Short forms of the overrides that name a user's own models.
+MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": ("drafter.model.path={}",)}
+PLAIN = re.compile(r"[\w./~:-]+")  # a value that needs no quotes
 FREE_NAMES = ("drafters", "search_space", "hydra")  # mappings whose keys a user chooses
+SHARED_MODEL = "drafter.model."  # sets the draft model of every drafter of a comparison
 SEARCH_PATH = "hydra.searchpath"
 NOTED = "paper"  # the section that +paper_task and +paper_drafter add to the records of any command
 WITHOUT_CHECK = ("help", "hydra_help", "info", "shell_completion")
@@ -36,6 +41,7 @@ def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         ValueError: an argument is misspelt, unknown, misplaced or lacks -m.
     """
+    arguments = _with_models(arguments)
     _check_flags(arguments)
     flags = get_args_parser().parse_args(list(arguments))
     if any(getattr(flags, name) for name in WITHOUT_CHECK) or flags.config_path:
@@ -107,6 +113,7 @@ class _Overrides:
             if self._choices(each):
                 self._check_choice(each)
         chosen = self._composed([each for each in self._overrides if self._choices(each)])
+        self._overrides = [new for each in self._overrides for new in self._of_every_drafter(each, chosen)]
         for each in self._overrides:
             if not self._choices(each):
                 self._check_key(each, chosen)
@@ -188,8 +195,29 @@ class _Overrides:
                 raise OverrideError(_wrong_choice("drafters", name, known))
         named = {each.package for each in self._overrides if each.key_or_group == "drafter" and each.package}
         gone = [f"~drafter@drafters.{name}" for name in plain.drafters if name not in names]
-        new = [f"+drafter@drafters.{name}={name}" for name in names if name not in plain.drafters]
+        choices = plain.hydra.runtime.choices
+        new = [
+            f"{part}={choices[part]}" if (part := f"drafter@drafters.{name}") in choices else f"+{part}={name}"
+            for name in names
+        ]
         return [_parsed(line) for line in gone + new if line.partition("@")[2].partition("=")[0] not in named]
+
+    def _of_every_drafter(self, override: Override, chosen: DictConfig) -> list[Override]:
+        """The overrides that set the draft model of every drafter of a comparison; any other override alone."""
+        key = override.key_or_group
+        if not key.startswith(SHARED_MODEL) or "drafters" not in chosen or override.is_delete():
+            return [override]
+        given = [each.key_or_group for each in self._overrides]
+        models = [
+            next((f"drafters.{name}.{model}" for model in ("model", "drafter.model") if _has(node, model)), None)
+            for name, node in chosen.drafters.items()
+        ]
+        keys = [f"{model}.{key.removeprefix(SHARED_MODEL)}" for model in models if model]
+        if not keys:
+            with_model = "add one that has, such as drafters=[small_transformer,...]"
+            raise OverrideError(f"{key} is given, and no drafter of drafters has a draft model; {with_model}")
+        value = str(override.input_line).partition("=")[2]
+        return [_parsed(f"{each}={value}") for each in keys if each not in given]
 
     def _check_choice(self, override: Override) -> None:
         """
@@ -239,6 +267,26 @@ class _Overrides:
         return sorted(
             path.name for path in CONF.iterdir() if path.is_dir() and path.name not in ("hydra", "__pycache__")
         )
+
+
+def _with_models(arguments: Sequence[str]) -> list[str]:
+    """Arguments with the models' short forms written out: --target PATH and --draft PATH.
+
+    Raises:
+        ValueError: a path is missing.
+    """
+    left, found = list(arguments), []
+    while left:
+        flag, given, path = left.pop(0).partition("=")
+        if flag not in MODEL_FLAGS:
+            found.append(flag + given + path)
+            continue
+        path = path if given else (left.pop(0) if left else "")
+        if not path or path.startswith("-"):
+            raise OverrideError(f"{flag} has no path; allowed: {flag} FOLDER, or a hub name")
+        value = path if PLAIN.fullmatch(path) else f"'{path}'"
+        found += [override.format(value) for override in MODEL_FLAGS[flag]]
+    return found
 
 
 def _check_flags(arguments: Sequence[str]) -> None:

@@ -48,6 +48,7 @@ def build_record(
         name=name,
         study=candidate.point.study,
         point=candidate.point.settings,
+        models=candidate.point.models,
         config=candidate.point.config,
         seconds=walltime(merged.runs[name]),
         chat=prompt_set.chat,

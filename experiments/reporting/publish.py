@@ -41,6 +41,7 @@ def mirror(records: Sequence[Record], tracker: Tracker, *, folder: Path) -> None
             study=record.study,
             settings=record.point,
             config=record.config,
+            models=record.models,
         )
         if tracker.has_finished(point):
             continue

@@ -18,6 +18,7 @@ class Record:
         name: name of the point, unique in its folder.
         study: name of the study; points of one study are compared with each other.
         point: settings that distinguish the point (drafter, gamma, temperature, ...), flat.
+        models: names, parameters and dtypes of target and drafter (`model_names.Models`).
         config: the whole resolved configuration.
         seconds: decoding time of all batches, one value per repeat.
         chat: whether prompts were turns of a chat.
@@ -42,6 +43,7 @@ class Record:
     name: str = ""
     study: str = ""
     point: dict[str, Any] = field(default_factory=dict)
+    models: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     seconds: Any = None
     chat: bool | None = None

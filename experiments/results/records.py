@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.results import model_names
 from experiments.results.record import RECORD_FILE, Record
 from experiments.tracking.tracker import ERROR_FILE
 
@@ -84,14 +85,30 @@ def group_records(records: Iterable[Record]) -> list[Group]:
         {point.get("target") for point in points}
     ):  # one fingerprint per name: the name suffices
         varying = [name for name in varying if name != "target_fingerprint"]
+    targets = _names_by_fingerprint(record for group in by_settings.values() for record in group)
     groups = []
     for members in by_settings.values():
         members = sorted(members, key=lambda record: -_or(record.metrics.get("speedup/measured"), -math.inf))
         point = members[0].point
         temperature = f"T = {_or(point.get('temperature'), 0):g}"
-        title = ", ".join([temperature, *(f"{name} {point.get(name)}" for name in varying)])
+        title = ", ".join([temperature, *(_setting(name, point, targets) for name in varying)])
         groups.append(Group(title=title, records=members, labels=_labels(members, points)))
     return sorted(groups, key=lambda group: (_or(group.records[0].point.get("temperature"), 0), counted(group.title)))
+
+
+def _setting(setting: str, point: dict[str, Any], targets: dict[str, str]) -> str:
+    """A setting and its value in words; a target is named instead of its fingerprint."""
+    if setting == "target_fingerprint" and targets:
+        return f"target {targets[str(point.get(setting))]}"
+    return f"{setting} {point.get(setting)}"
+
+
+def _names_by_fingerprint(records: Iterable[Record]) -> dict[str, str]:
+    """Names of the targets; empty if some target has no name, or two have the same."""
+    found = {
+        str(record.point.get("target_fingerprint")): model_names.names(record.models, "target") for record in records
+    }
+    return found if all(found.values()) and len(set(found.values())) == len(found) else {}
 
 
 def counted(title: str) -> list[str | int]:

@@ -6,7 +6,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -35,6 +35,9 @@ class Point:
 
     config: dict[str, Any]
     """The whole resolved configuration, as plain dicts and lists."""
+
+    models: dict[str, Any] = field(default_factory=dict)
+    """Names, parameters and dtypes of target and drafter (`experiments.results.model_names.Models`)."""
 
 
 class Tracker(Protocol):

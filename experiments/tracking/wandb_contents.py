@@ -8,11 +8,15 @@ import numpy as np
 import wandb
 
 from experiments.reporting.tables.token_table import token_table
+from experiments.results.model_names import in_words, names
 from experiments.results.record import Record
 from experiments.tracking.tracker import Overview, Point
 
 # x-axis of every series of a run, by the prefix of its name.
 AXES = {"prompt": "prompt/number", "position": "position/number", "training": "training/step"}
+ROLES = ("target", "drafter")  # of models
+COMPARISON = "compare"  # study whose every run of the command is a group of its own
+LONGEST_NAME = 128  # characters of a name or a group, by W&B's limit
 ORIGIN = ("command", "commit", "versions", "machine", "seeds", "started", "ranks")
 
 
@@ -22,13 +26,31 @@ def tags_of(settings: dict[str, Any]) -> list[str]:
     return tags + ([f"T={settings['temperature']:g}"] if settings.get("temperature") is not None else [])
 
 
+def name_of(point: Point) -> str:
+    """Name of a W&B run: the point and its models."""
+    models = ", ".join(filter(None, (names(point.models, role) for role in ROLES)))
+    return f"{point.name} ({models})"[:LONGEST_NAME] if models else point.name
+
+
+def group_of(point: Point) -> str:
+    """Group of a W&B run: the study and the target; for a comparison also its folder, which its start names."""
+    words = [
+        point.study,
+        names(point.models, "target"),
+        point.folder.resolve().name if point.study == COMPARISON else "",
+    ]
+    return " ".join(filter(None, words))[:LONGEST_NAME]
+
+
 def config_of(point: Point) -> dict[str, Any]:
-    """Config of a W&B run: the point's settings, flat, and the whole configuration under `config`.
+    """Config of a W&B run: settings, study and models of the point, flat, and the whole configuration under `config`.
 
     The drafter is always `config.drafter`, even if several were measured together, so that all runs share one column.
     """
     config = {key: value for key, value in point.config.items() if key != "drafters"}
-    return {**point.settings, "config": config | ({"drafter": node} if (node := drafter_node(point)) else {})}
+    models = {f"{role}_model": words for role in ROLES if (words := in_words(point.models, role))}
+    own = {"study": point.study, "config": config | ({"drafter": node} if (node := drafter_node(point)) else {})}
+    return {**point.settings, **models, **own}
 
 
 def drafter_node(point: Point) -> dict[str, Any]:

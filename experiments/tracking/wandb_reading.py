@@ -35,7 +35,9 @@ def read_project(key: str, path: str, api: Any = None) -> list[Record]:
     entity, project, study = ([*path.split("/"), ""])[:3] if path.count("/") in (1, 2) else ("", "", "")
     if not (entity and project):
         raise ValueError(f"{key} is 'wandb:{path}'; allowed: wandb:entity/project or wandb:entity/project/study")
-    wanted = {"jobType": "measure"} | ({"group": study} if study else {})
+    # Runs of earlier versions have no study in their config; their group is the study alone.
+    of_study = {"$or": [{"config.study": study}, {"group": study}]}
+    wanted: dict[str, Any] = {"jobType": "measure"} | (of_study if study else {})
     try:
         api = api or _api()
         with tempfile.TemporaryDirectory() as folder:

@@ -67,8 +67,8 @@ class WandbTracker:
         self._point, self._rows = point, []
         self._run = self._open(
             point.folder,
-            name=point.name,
-            group=point.study,
+            name=contents.name_of(point),
+            group=contents.group_of(point),
             job_type="measure",
             tags=contents.tags_of(point.settings),
             config=contents.config_of(point),

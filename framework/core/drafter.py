@@ -1,10 +1,10 @@
 """The Drafter protocol: the interface that the decoding loop requires, and its optional extensions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.draft import Draft, DraftedNode, Outcome, SamplingScheme, Shape
 from framework.core.sampling import Sampling
@@ -113,6 +113,20 @@ class Rewindable(Drafter, Protocol):
         All tokens before pending are a prefix of the tokens committed at the last `observe`; pending may differ.
         """
         ...
+
+
+class WithModels(Drafter, Protocol):
+    """Optional: a drafter with models or trained parts of its own, whose names and sizes records state."""
+
+    @property
+    def models(self) -> Sequence[nn.Module]:
+        """Models that draft, the one nearest to the target first; a `name_or_path` gives a model its name."""
+        ...
+
+
+def models_of(drafter: Drafter) -> Sequence[nn.Module]:
+    """Models of a WithModels drafter; none for any other."""
+    return getattr(drafter, "models", ())
 
 
 class Remembering(Drafter, Protocol):

@@ -21,12 +21,33 @@ class OptionError(ValueError):
         self.option, self.given, self.allowed, self.problem = option, given, allowed, problem
         super().__init__(f"{option} is {given!r}{problem and f', {problem}'}; allowed: {allowed}")
 
+    @property
+    def _values(self) -> tuple[object, ...]:
+        """Arguments of the constructor after the option."""
+        return self.given, self.allowed, self.problem
+
     def under(self, path: str) -> Self:
         """The same error for the option `path.option`."""
-        return type(self)(f"{path}.{self.option}" if path else self.option, self.given, self.allowed, self.problem)
+        return type(self)(f"{path}.{self.option}" if path else self.option, *self._values)  # type: ignore[arg-type]
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, object, str, str]]:
-        return type(self), (self.option, self.given, self.allowed, self.problem)
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.option, *self._values)
+
+
+class OtherTargetError(OptionError):
+    """Option that names a part made for another target.
+
+    Attributes:
+        made_by: command that makes such a part, without its `target=`, such as `train drafter=medusa`; "" if none does.
+    """
+
+    def __init__(self, option: str, given: object, allowed: str, problem: str = "", made_by: str = ""):
+        self.made_by = made_by
+        super().__init__(option, given, allowed, problem)
+
+    @property
+    def _values(self) -> tuple[object, ...]:
+        return *super()._values, self.made_by
 
 
 class UnreadableError(OptionError, OSError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from framework.core.option_error import MissingFileError, OptionError
+from framework.core.option_error import MissingFileError, OptionError, OtherTargetError
 from framework.core.validation import check_whole
 from framework.models.target import Target
 
@@ -120,13 +120,14 @@ def load_layer_set(path: str, target: Target, num_layers: int) -> LayerSet:
     if unknown := sorted(key for key in entries if key.startswith("skip_") and key not in KEYS):
         raise OptionError("layers", path, "skip_attention, skip_mlp", f"which holds {unknown[0]}")
     if (depth, fingerprint) != (num_layers, target.fingerprint):
-        raise OptionError(
+        raise OtherTargetError(
             "layers",
             path,
             "a file that `search_layers` wrote for this one, or null with exit_after, or with skip_attention and "
             "skip_mlp",
             f"found for a target of {depth} layers with fingerprint {fingerprint}, and this one has {num_layers} and "
             f"{target.fingerprint}",
+            made_by="search_layers",
         )
     try:
         return LayerSet(num_layers, attention, mlp)

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from framework.core.option_error import MissingFileError, OptionError, UnreadableError
+from framework.core.option_error import MissingFileError, OtherTargetError, UnreadableError
 from framework.models.target import Target
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -77,17 +77,19 @@ def load_part(
             weights = load_file(weights_file)
             part = build(facts, weights)
             part.load_state_dict(weights)
+            part.name_or_path = str(folder)  # type: ignore[assignment]  # as for models of transformers
             return part.requires_grad_(to_be_trained_on), facts
     except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())  # torch lists the weights line by line
         problem = f"which cannot be loaded: {reason}"
         raise UnreadableError("path", path, f"a folder that `train drafter={drafter}` wrote", problem) from error
-    raise OptionError(
+    raise OtherTargetError(
         "path",
         path,
         f"a part trained for this one: `train drafter={drafter} target=...`",
         f"made for the target with the fingerprint {facts['target_fingerprint']}, and this one's is "
         f"{target.fingerprint} (other weights, a dtype that rounds them, or a part trained by an earlier version)",
+        made_by=f"train drafter={drafter}",
     )
 
 

@@ -27,7 +27,13 @@ from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import logging
 
 from framework.core.logits_processors import LogitsProcessors
-from framework.core.option_error import MissingFileError, OptionError, UnreachableError, UnreadableError
+from framework.core.option_error import (
+    MissingFileError,
+    OptionError,
+    OtherTargetError,
+    UnreachableError,
+    UnreadableError,
+)
 from framework.models import attention as fused_attention
 from framework.models.attention_choice import AUTO, CHOICES, can_change, own_attention
 from framework.models.cached_lm import CachedLM
@@ -138,16 +144,17 @@ def load_draft_model(*, path: str, dtype: str, attention: str) -> Callable[[Targ
         dtype: dtype of the weights, as for `load_target`.
         attention: attention implementation, as for `load_target`.
 
+    Raises:
+        OSError: `path` does not exist, or the hub cannot be reached; raised before the target is loaded.
+
     Raises (when called with the target):
-        OSError: `path` cannot be loaded, or the hub cannot be reached.
+        OSError: `path` cannot be loaded.
         ValueError: the tokenizer differs from the target's, or the model cannot be served exactly.
     """
+    return partial(_load_draft_model, place=_locate(path), path=path, dtype=dtype, attention=attention)
 
-    return partial(_load_draft_model, path=path, dtype=dtype, attention=attention)
 
-
-def _load_draft_model(target: Target, *, path: str, dtype: str, attention: str) -> CachedLM:
-    place = _locate(path)
+def _load_draft_model(target: Target, *, place: "_Place", path: str, dtype: str, attention: str) -> CachedLM:
     tokenizer = _load_tokenizer(place)
     check_same_tokenizer(target.tokenizer, tokenizer, path=path)
     model = _load_model(place, dtype, target.device, attention)
@@ -180,15 +187,17 @@ def load_other_model(*, path: str, dtype: str, attention: str) -> Callable[[Targ
         dtype: dtype of the weights, as for `load_target`.
         attention: attention implementation, as for `load_target`.
 
+    Raises:
+        OSError: `path` does not exist, or the hub cannot be reached; raised before the target is loaded.
+
     Raises (when called with the target):
-        OSError: `path` cannot be loaded, or the hub cannot be reached.
+        OSError: `path` cannot be loaded.
         ValueError: the model cannot be served exactly.
     """
-    return partial(_load_other_model, path=path, dtype=dtype, attention=attention)
+    return partial(_load_other_model, place=_locate(path), path=path, dtype=dtype, attention=attention)
 
 
-def _load_other_model(target: Target, *, path: str, dtype: str, attention: str) -> OtherModel:
-    place = _locate(path)
+def _load_other_model(target: Target, *, place: "_Place", path: str, dtype: str, attention: str) -> OtherModel:
     tokenizer = _load_tokenizer(place)
     model = _load_model(place, dtype, target.device, attention)
     if model.config.is_encoder_decoder:
@@ -277,7 +286,7 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, drafter: PreTrainedTok
     }
     if differing:
         token, token_id = min(differing, key=lambda item: (item[1], item[0]))
-        raise OptionError(
+        raise OtherTargetError(
             "path",
             path,
             "a model with the target's tokenizer, except for tokens added at the end",

@@ -19,6 +19,7 @@ from experiments.reporting.plots.pictures import STAGE_COLOURS, stages_per_round
 from experiments.reporting.tables.report import ALARM, table_notes
 from experiments.reporting.token_colours import page_rules
 from experiments.results.acceptance import alpha_by_category, categories
+from experiments.results.model_names import drafters_of, target_of
 from experiments.results.record import Record
 from experiments.results.record_diff import NOTE, STAR, RecordDiff, unpaired_notes
 from experiments.results.records import group_records
@@ -92,11 +93,10 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
     """Header of the page: distinct values of study, target, prompts, machine and so on."""
     shown: dict[str, Any] = {
         "study": [record.study for record in records],
-        "target": [record.point.get("target") for record in records],
+        "target": [target_of(record) for record in records],
         "prompts": [_prompts(record) for record in records],
         "new tokens": [record.point.get("max_new_tokens") for record in records],
         "machine": [_machine(record) for record in records],
-        "number format": [record.point.get("dtype") for record in records],
         "commit": [str(record.commit or "")[:8] for record in records],
         "measured": [str(record.started or "")[:10] for record in records],
     }
@@ -106,7 +106,8 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
         if known:
             more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
             facts[name] = ", ".join(known[:MOST_NAMED]) + more
-    return facts
+    drafters = "; ".join(f"{drafter} {words}" for drafter, words in drafters_of(records).items())
+    return facts | ({"draft models": drafters} if drafters else {})
 
 
 def _prompts(record: Record) -> str:

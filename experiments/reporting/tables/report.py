@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.results.model_names import model_lines
 from experiments.results.record import Record
 from experiments.results.records import Group, group_records, is_lossy
 
@@ -223,7 +224,9 @@ def comparison_table(records: Sequence[Record], width: int = 120) -> Table:
 
 
 def _table(records: Sequence[Record], columns: Sequence[Column]) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, title_justify="left", caption_justify="left")
+    if lines := model_lines(records):
+        table.title = Text("\n".join(lines), style="not italic")
     table.add_column("drafter", overflow="fold", min_width=12)
     for column in columns:
         if column is VERIFIER:
@@ -276,7 +279,7 @@ def markdown_table(records: Sequence[Record]) -> str:
             rows.append([name, *(cells.get(column, "") for column in columns)])
         lines = ["| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
         parts.append("\n".join([f"**{_one_line(group.title)}**", "", *lines]))
-    return "\n\n".join([*parts, *map(_one_line, table_notes(records))]) + "\n"
+    return "\n\n".join([*map(_one_line, model_lines(records)), *parts, *map(_one_line, table_notes(records))]) + "\n"
 
 
 def _one_line(text: str) -> str:
