@@ -35,8 +35,9 @@ from experiments.measurement.timing import (
 )
 from experiments.reporting.plots.benchmark_picture import draw_benchmark
 from experiments.reporting.tables.text_table import Cells, markdown, shown
+from experiments.results.model_names import facts, in_words
 from experiments.results.provenance import peak_memory_mb, provenance
-from framework.core.drafter import Drafter
+from framework.core.drafter import Drafter, models_of
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.compiled import why_not
@@ -302,6 +303,8 @@ def main(cfg: DictConfig) -> None:
         started = time.perf_counter()
         samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]
         target, plan, drafters = prepare_comparison(cfg, ResourceCache())
+        models = {"target": facts([target.model.model])}
+        models |= {name: facts(models_of(drafter)) for name, drafter in drafters.items()}
         rows: list[Row] = []
         for sampling in samplings:
             compared = list(entries(cfg, target, drafters, sampling))
@@ -311,10 +314,11 @@ def main(cfg: DictConfig) -> None:
         about = provenance(target.device) | {
             "seconds": time.perf_counter() - started,
             "peak_memory_mb": peak_memory_mb(target.device),
+            "models": models,
         }
         write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
         console = Console(width=None if sys.stdout.isatty() else 170)
-        console.print(shown(table(rows), title="ms per token, and speedups over other decoders"))
+        console.print(shown(table(rows), title=f"{in_words(models, 'target')}: ms per token, and speedups over others"))
         print(f"benchmark.json, benchmark.md, benchmark.png: {folder}")
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import hydra
@@ -163,7 +164,7 @@ def test_a_wandb_run_holds_config_alpha_and_walltime(offline_runs: dict[str, dic
     run = offline_runs[f"ngram-T1-g{gamma}"]
     assert (run["state"], run["exit_code"]) == ("finished", 0)
     point = make_point(Path(), gamma)
-    assert run["config"] == {**point.settings, "config": point.config, "commit": "0123abc"}
+    assert run["config"] == {**point.settings, "study": "compare", "config": point.config, "commit": "0123abc"}
     summary = {key: value for key, value in run["summary"].items() if not key.startswith("_")}
     assert summary.pop("prompts")["nrows"] == summary.pop("round_time_table")["nrows"] == 2
     assert summary.pop("tokens")["_type"] == "html-file"
@@ -180,8 +181,9 @@ def test_a_wandb_run_holds_config_alpha_and_walltime(offline_runs: dict[str, dic
 
 
 def test_wandb_runs_are_grouped_and_tagged(offline_runs: dict[str, dict]) -> None:
+    """The group of a comparison names its folder, so that every comparison is a group of its own."""
     for run in offline_runs.values():
-        assert (run["group"], run["job_type"]) == ("compare", "measure")
+        assert re.fullmatch(r"compare runs\d+", run["group"]) and run["job_type"] == "measure"
         assert set(run["tags"]) == {"ngram", "speculative_sampling", "T=1"}
 
 

@@ -4,7 +4,14 @@ import pickle
 
 import pytest
 
-from framework.core.option_error import MissingFileError, OptionError, UnreachableError, UnreadableError, options_under
+from framework.core.option_error import (
+    MissingFileError,
+    OptionError,
+    OtherTargetError,
+    UnreachableError,
+    UnreadableError,
+    options_under,
+)
 
 
 def test_it_names_the_option_the_value_and_what_is_allowed():
@@ -20,6 +27,14 @@ def test_callers_add_the_path_from_the_inside_out():
     assert str(error) == "drafters.small.model.path is 'x', which does not exist; allowed: a folder"
     assert (error.option, error.given, error.allowed) == ("drafters.small.model.path", "x", "a folder")
     assert type(error) is MissingFileError
+
+
+def test_a_part_of_another_target_keeps_the_command_that_makes_one():
+    with pytest.raises(OtherTargetError) as raised, options_under("drafters.medusa"):
+        raise OtherTargetError("path", "x", "a part for this one", made_by="train drafter=medusa")
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert str(error) == "drafters.medusa.path is 'x'; allowed: a part for this one"
+    assert (error.option, error.made_by) == ("drafters.medusa.path", "train drafter=medusa")
 
 
 def test_an_empty_path_and_other_errors_stay_as_they_are():
