@@ -16,7 +16,7 @@ from framework.models import attention as fused_attention
 from framework.models import hub, pretrained
 from framework.models.cache_slots import Slots
 from framework.models.module_clone import clone
-from framework.models.pretrained import fingerprint, load_draft_model, load_target
+from framework.models.pretrained import fingerprint, load_draft_model, load_other_model, load_target
 from framework.models.target import Target
 
 GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 128}
@@ -119,8 +119,14 @@ def test_a_draft_model_has_the_targets_width(tmp_path, width):
     assert small.forward(TOKENS, None, visible=6).logits.shape == (1, 6, 50)
 
 
-def test_a_draft_model_is_loaded_when_its_target_is_known():
-    load_draft_model(path="/nowhere", dtype="float32", attention="sdpa")
+def test_a_draft_model_is_found_before_its_target_is_loaded(tmp_path):
+    for load in (load_draft_model, load_other_model):
+        with pytest.raises(
+            FileNotFoundError, match=r"^path is '/nowhere', without config\.json; allowed: a model folder"
+        ):
+            load(path="/nowhere", dtype="float32", attention="sdpa")
+    damage(save_tiny(tmp_path))
+    load_draft_model(path=str(tmp_path), dtype="float32", attention="sdpa")  # it is read when its target is known
 
 
 def other_size(folder: Path) -> None:
