@@ -209,7 +209,10 @@ def test_another_point_and_prompt_can_be_chosen(page: Chrome) -> None:
 
 
 # How much of every table is out of sight, but for those of numbers below a chart.
-TABLES = "return [...document.querySelectorAll('.scroller:has(> .sortable)')].map((each) => each.scrollWidth - each.clientWidth)"
+TABLES = (
+    "return [...document.querySelectorAll('.scroller:has(> .sortable)')]"
+    ".map((each) => each.scrollWidth - each.clientWidth)"
+)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
