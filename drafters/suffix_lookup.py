@@ -66,6 +66,7 @@ class SuffixLookup:
             _take_in(self._corpus, document.tolist())
         self._history, self.remembers = _History(history), history > 0
         self._texts: list[_Text] = []
+        self._prompts: list[Prompt] = []
 
     def num_uniforms(self, gamma: int) -> int:
         """Zero: tokens are copied, not drawn."""
@@ -78,8 +79,7 @@ class SuffixLookup:
                 sequences.sources, sequences.texts, sequences.prompt_lengths.tolist(), strict=True
             )
         ]
-        history = self._history.without(prompts)
-        self._history.expect(prompts, sequences.texts)
+        history, self._prompts = self._history.without(prompts), prompts
         self._texts = [_Text(list(source), [history, self._corpus]) for source, _ in prompts]
         catch_up(self._texts, sequences)
 
@@ -90,6 +90,10 @@ class SuffixLookup:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
+
+    def learn(self, sequences: Sequences) -> None:
+        """Remember the outputs of this batch, which may still grow, for later batches."""
+        self._history.remember(self._prompts, sequences.texts)
 
     def state_dict(self) -> dict[str, Any]:
         return {"history": self._history.copy()}
@@ -148,24 +152,25 @@ class _History:
     def __init__(self, most: int):
         self._most = most
         self._outputs: dict[Prompt, list[int]] = {}
-        self._expected: list[tuple[Prompt, list[int]]] = []
+        self._growing: list[tuple[Prompt, list[int]]] = []
         self._automaton, self._held = SuffixAutomaton(), dict[Prompt, list[int]]()
 
     def copy(self) -> "_History":
         other = _History(self._most)
         other._outputs = dict(self._outputs)
-        other._expected = [(prompt, list(text)) for prompt, text in self._expected]
+        other._growing = [(prompt, list(text)) for prompt, text in self._growing]
         return other
 
-    def expect(self, prompts: list[Prompt], texts: list[list[int]]) -> None:
-        """Register the growing texts of a generation; their outputs are stored when the next one begins."""
-        self._expected = list(zip(prompts, texts, strict=True)) if self._most else []
+    def remember(self, prompts: list[Prompt], texts: list[list[int]]) -> None:
+        """Register the growing texts of a generation; their outputs are read when the next one begins."""
+        self._growing = list(zip(prompts, texts, strict=True))
 
     def without(self, prompts: list[Prompt]) -> SuffixAutomaton:
         """Automaton of the outputs of all other prompts; it is extended, not rebuilt, as long as these are new."""
-        for prompt, text in self._expected:
+        for prompt, text in self._growing:
             self._outputs.pop(prompt, None)
             self._outputs[prompt] = text[len(prompt[1]) :]
+        self._growing = []
         # Dropping an output rebuilds the automaton, so outputs are dropped many at a time: each is added twice at most.
         if len(self._outputs) > 2 * self._most:
             self._outputs = dict(list(self._outputs.items())[-self._most :])

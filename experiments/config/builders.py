@@ -25,7 +25,7 @@ from experiments.measurement.resource_cache import ResourceCache
 from experiments.results.model_names import facts
 from experiments.tracking.tracker import Mirror, Point
 from framework.core.draft import SamplingScheme, Shape
-from framework.core.drafter import Drafter, learns, models_of, most_nodes
+from framework.core.drafter import Drafter, compiles, models_of, most_nodes
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.validation import check_whole
@@ -346,7 +346,7 @@ def build_engine(cfg: DictConfig, drafter: Drafter, target: Target, sampling: Sa
         ValueError: the parts are incompatible.
     """
     gamma_policy: GammaPolicy = build(cfg.gamma)
-    compiled = compiled and not (cfg.engine.compile == "auto" and learns(drafter))
+    compiled = compiled and not (cfg.engine.compile == "auto" and not compiles(drafter))
     check_tree(drafter, gamma_policy.max_gamma, target.model.context)
     return Engine(
         target=target,

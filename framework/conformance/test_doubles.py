@@ -1,5 +1,6 @@
 """Test doubles for drafter checks: a verifier with dictated outcomes, and a wrapper that records every call."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,6 +67,12 @@ class Dictated:
         return target.probs(stop)
 
 
+UNIFORMS = (
+    "draw with the uniforms passed to propose (framework.core.sampling.draw), and request as many as needed in "
+    "num_uniforms"
+)
+
+
 @dataclass
 class Proposal:
     """One call of `propose`: its inputs and the draft it returned."""
@@ -125,14 +132,29 @@ def only_reading(sequences: Sequences, call: str) -> Iterator[None]:
     Raises:
         Breach: the body changed the sequences, or drew from torch's global generator.
     """
-    before, random = sequences.snapshot(), torch.get_rng_state()
-    yield
+    before = sequences.snapshot()
+    with no_global_randomness(call, UNIFORMS):
+        yield
     require(
         sequences.snapshot() == before,
         f"{call} changed the sequences, which belong to the loop; clone tensors before changing them",
     )
-    require(
-        torch.equal(random, torch.get_rng_state()),
-        f"{call} drew from torch's global generator; draw with the uniforms passed to propose "
-        "(framework.core.sampling.draw), and request as many as needed in num_uniforms",
-    )
+
+
+@contextmanager
+def no_global_randomness(call: str, advice: str) -> Iterator[None]:
+    """
+    Args:
+        call: what the body calls, for the message.
+        advice: the source of randomness to use instead.
+
+    Raises:
+        Breach: the body drew from a global generator of torch or Python.
+    """
+    before, python = torch.get_rng_state(), random.getstate()
+    yield
+    for name, same in (
+        ("torch", torch.equal(before, torch.get_rng_state())),
+        ("Python", python == random.getstate()),
+    ):
+        require(same, f"{call} drew from {name}'s global generator; {advice}")

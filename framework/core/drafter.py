@@ -15,8 +15,8 @@ class Drafter(Protocol):
     """Interface of a drafter. A factory builds it from `target: Target` and the options of its yaml.
 
     A generation calls begin, then propose and observe once per round, and begin again for the next batch. The
-    drafter owns the state that it keeps between rounds, including its rollback. It reads `sequences` and never
-    writes them.
+    drafter owns the state that it keeps between rounds, including its rollback. State that outlives a generation
+    changes in `learn` only (`Learner`). The drafter reads `sequences` and never writes them.
     """
 
     scheme: SamplingScheme
@@ -151,11 +151,12 @@ class Remembering(Drafter, Protocol):
 class Learner(Remembering, Protocol):
     """Optional: a drafter that learns while it drafts.
 
-    Its rounds are not compiled, because compiled graphs hold old weights.
+    Its rounds are not compiled, because compiled graphs hold old weights, unless it is a HostDrafter: what it has
+    learnt then stays outside the graphs.
     """
 
     def learn(self, sequences: Sequences) -> None:
-        """Learn from the latest round; called after every round.
+        """Learn from the latest round; called after every round, and the only place where learned state changes.
 
         If drafting changes, later drafts must be those of a drafter begun with these sequences.
         """
@@ -168,8 +169,13 @@ def remembers(drafter: Drafter) -> TypeGuard[Remembering]:
 
 
 def learns(drafter: Drafter) -> TypeGuard[Learner]:
-    """Whether the drafter is a Learner."""
-    return hasattr(drafter, "learn")
+    """Whether the drafter is a Learner; with remembers = False, its options leave it nothing to learn."""
+    return hasattr(drafter, "learn") and getattr(drafter, "remembers", True)
+
+
+def compiles(drafter: Drafter) -> bool:
+    """Whether rounds with this drafter can be compiled."""
+    return not learns(drafter) or drafts_on_host(drafter)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, Readout, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
-from framework.core.drafter import Drafter, learns, most_nodes
+from framework.core.drafter import Drafter, compiles, learns, most_nodes
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
@@ -49,7 +49,7 @@ class Engine:
         """
         verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
         verifier.check(drafter.scheme, drafter.shape)
-        if compiled and learns(drafter):
+        if compiled and not compiles(drafter):
             raise ValueError(
                 f"engine.compile is true, and {type(drafter).__name__} learns while it drafts; allowed: false, since a "
                 "compiled graph keeps the weights it was compiled with"

@@ -32,7 +32,7 @@ from framework.remote.transport import DOWN, UP, Link, Transport, WorkerLost
 
 SECONDS_TO_LOAD = 600.0
 TIME_TO_MEET = timedelta(seconds=60)
-LEARNS = ("one that does not learn", "which learns from the target's distributions, which are in another process")
+LEARNS = ("one that does not learn", "whose learn is not called in another process")
 SECONDS_TO_BE_ASKED = 86400.0  # a day: the worker waits for requests practically without limit
 
 

@@ -76,6 +76,7 @@ def test_drafts_equal_those_of_a_search_of_everything(vocabulary: int) -> None:
                 offered += len(draft)
             new, counts = dice.integers(0, vocabulary, size=(2, 4)), dice.integers(0, 5, size=2)
             sequences.commit(torch.tensor(new), torch.tensor(counts))
+            drafter.learn(sequences)
             for text, tokens, count in zip(texts, new.tolist(), counts.tolist(), strict=True):
                 text += tokens[:count]
         history += [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
@@ -114,6 +115,7 @@ def test_a_prompt_is_not_helped_by_what_it_gave_before() -> None:
     def decode(prompt: list[int], output: list[int]) -> list[int]:
         sequences = begun(drafter, prompt)
         sequences.commit(torch.tensor([output]), torch.tensor([len(output)]))
+        drafter.learn(sequences)
         return propose(drafter, sequences, 3)[0]
 
     assert decode([1, 2], [11, 12, 13]) == []
@@ -127,7 +129,10 @@ def test_a_prompt_is_not_helped_by_what_it_gave_before() -> None:
 
 
 def test_the_contract_holds_and_greedy_tokens_stay_with_a_history() -> None:
-    check_drafter(lambda target: build(target, history=0, factor=2), samples=2000).require()
+    for history in (0, 8):
+        report = check_drafter(lambda target, history=history: build(target, history=history, factor=2), samples=2000)
+        report.require()
+        assert ("it learnt in between" in str(report)) == (history > 0)
     target, stopping = tiny_target(), Stopping(max_new_tokens=30)
     greedy = Sampling(temperature=0)
     engine = Engine(

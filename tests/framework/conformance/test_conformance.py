@@ -1,5 +1,6 @@
 """The conformance kit passes honest parts and names the fault of a broken one."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -124,9 +125,19 @@ class StopsAfterWeak(Bigram):
         return draft.offered(torch.cat([torch.ones_like(strong[:, :1]), strong[:, :-1]], 1))
 
 
-class OwnRandomness(Bigram):
+class GlobalRandomness(Bigram):
     def choose(self, probs, uniforms, i):
         return torch.multinomial(probs, 1).squeeze(1)
+
+
+class OwnRandomness(Bigram):
+    def __init__(self, target):
+        super().__init__(target)
+        self.random = torch.Generator()
+        self.random.seed()
+
+    def choose(self, probs, uniforms, i):
+        return torch.multinomial(probs, 1, generator=self.random).squeeze(1)
 
 
 class CopiesFirstRow(Bigram):
@@ -148,6 +159,63 @@ class Remembers(Bigram):
     def propose(self, sequences, gamma, uniforms):
         self.logits = self.logits * (1 + 0.1 * self.rounds)
         return super().propose(sequences, gamma, uniforms)
+
+
+class Counts(Bigram):
+    """Honest: draws from the pairs of tokens in all texts decoded so far, counted in learn."""
+
+    remembers = True
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.counts = torch.ones(V, V)
+
+    def begin(self, sequences, prefill, sampling):
+        super().begin(sequences, prefill, sampling)
+        self.read = sequences.prompt_lengths.tolist()
+
+    def propose(self, sequences, gamma, uniforms):
+        self.logits = self.counts.log()
+        return super().propose(sequences, gamma, uniforms)
+
+    def learn(self, sequences):
+        for row, text in enumerate(sequences.committed):
+            for pair in itertools.pairwise(text[self.read[row] - 1 :]):
+                self.counts[pair] += 1
+            self.read[row] = len(text)
+
+    def state_dict(self):
+        return {"counts": self.counts.clone()}
+
+    def load_state_dict(self, state):
+        self.counts = state["counts"].clone()
+
+
+class LearnsInObserve(Counts):
+    """Exact, too; but measurements cannot tell which state is a generation's, and which to restore."""
+
+    def observe(self, sequences, outcome):
+        super().learn(sequences)
+
+    def learn(self, sequences):
+        pass
+
+
+class LearnsWithoutState(Bigram):
+    def learn(self, sequences):
+        pass
+
+    def state_dict(self):
+        return {}
+
+
+class OldArgument(Bigram):
+    def propose(self, sequences, gamma, uniforms, keep_drafting=None):
+        return super().propose(sequences, gamma, uniforms)
+
+
+class StepwiseWithoutArgument(Bigram):
+    stepwise = True
 
 
 class Writes(Bigram):
@@ -345,8 +413,13 @@ BROKEN = [
     (DropsWeak, "depends on its ancestors only", "looks weak biases the output; keep it and stop after it"),
     (OwnRandomness, "the same sequences", "come from the uniforms"),
     (CopiesFirstRow, "rows do not see each other", "otherwise in a batch than alone"),
-    (Remembers, "begin forgets", "begin must forget"),
-    (Writes, "its state follows", "belong to the loop"),
+    (GlobalRandomness, "leaves no state behind", "torch's global generator; draw with the uniforms"),
+    (Remembers, "leaves no state behind", "begin must forget"),
+    (LearnsInObserve, "leaves no state behind", "If it is meant to learn, change that state in learn only"),
+    (LearnsWithoutState, "are declared", "it learns, and has no remembers, load_state_dict"),
+    (OldArgument, "are declared", "propose takes keep_drafting, which is called should_continue now"),
+    (StepwiseWithoutArgument, "are declared", "propose takes no should_continue"),
+    (Writes, "leaves no state behind", "belong to the loop"),
     (EditsConfig, "left as it was found", "the target's config changed"),
     (EditsWeights, "left as it was found", "the target's weights changed"),
     (TrainsTarget, "left as it was found", "the target's training flag changed"),
@@ -385,7 +458,7 @@ def test_a_broken_drafter_is_told_what_is_wrong(checks_only, drafter, rule, mess
         report.require()
 
 
-@pytest.mark.parametrize("drafter", [Bigram, StopsAfterWeak, Bush, BushWithoutReplacement])
+@pytest.mark.parametrize("drafter", [Bigram, StopsAfterWeak, Counts, Bush, BushWithoutReplacement])
 def test_an_honest_drafter_passes(drafter):
     check_drafter(drafter, samples=SAMPLES).require()
 

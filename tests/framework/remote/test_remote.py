@@ -252,8 +252,7 @@ BRANCHING = partial(TransformerTree, branching=[2], children="iid")
         (BRANCHING, "drafter is 'TransformerTree', which drafts CHAINS; allowed: a CHAIN"),
         (
             Learning,
-            "drafter is 'Learning', which learns from the target's distributions, which are in another process; "
-            "allowed: ",
+            "drafter is 'Learning', whose learn is not called in another process; allowed: ",
         ),
     ],
     ids=["option", "borrower", "tree", "learner"],
