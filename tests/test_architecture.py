@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "training": {"core", "models", "heads"},
     "decoding": {"core", "models", "metrics", "verifiers", "gamma_policies"},
     "remote": {"core", "models", "drafting"},
-    "conformance": {"core", "models", "metrics", "verifiers", "gamma_policies", "decoding"},
+    "conformance": {"core", "models", "metrics", "verifiers", "prompts", "gamma_policies", "decoding"},
 }
 DRAFTERS_MAY_USE = {"framework", "torch", "numpy", "transformers"} | sys.stdlib_module_names
 ENGINE = "framework.decoding.engine"

@@ -16,8 +16,9 @@ LARGEST = 1000  # tallies hold a count for every pair of offered and accepted de
 class GammaPolicy(Protocol):
     """Chooses gamma for every round from earlier rounds, and may end a draft early.
 
-    Neither changes the output distribution: a round is exact for every gamma, and a draft that ends after a node still
-    offers it.
+    It decides from outcomes and measured costs alone: it reads no clock, and draws from no global generator.
+    Neither decision changes the output distribution: a round is exact for every gamma, and a draft that ends after a
+    node still offers it.
     """
 
     max_gamma: int
@@ -29,7 +30,8 @@ class GammaPolicy(Protocol):
 
         Called during drafting, after every node but the last, by drafters that draft node by node
         (`framework.core.drafter.StepwiseDrafter`, whose `propose` takes it as `should_continue`); others are not
-        stopped. It takes the node that every row drafted last, and returns [B] bool.
+        stopped. It takes the node that every row drafted last, and returns [B] bool, which for every row depends on
+        its own nodes and outcomes only.
         """
         ...
 

@@ -45,7 +45,9 @@ class PromptSource(Protocol):
     """
 
     def texts(self) -> Iterator[Text]:
-        """Yield the texts, the same ones in the same order on every call.
+        """Yield the texts, the same ones in the same order on every call; iterations are independent of each other.
+
+        Every text has a name of its own, and none is blank.
 
         Raises:
             FileNotFoundError: there is nothing to read; the message names the option.

@@ -46,7 +46,7 @@ def follow(folder: Path, *, commands: bool) -> list[str]:
 
 def test_the_blocks_are_files_or_commands():
     assert len(BLOCKS) == DOCUMENT.count("```") / 2
-    assert len([path for path, _, _ in BLOCKS if path]) == 11
+    assert len([path for path, _, _ in BLOCKS if path]) == 13
     assert all(path or language == "bash" for path, language, _ in BLOCKS)
 
 
@@ -54,6 +54,8 @@ def test_the_blocks_are_files_or_commands():
 def test_following_the_document_gives_a_row_in_the_comparison(tmp_path):
     printed = "".join(follow(tmp_path, commands=True))
     assert "Recent: " in printed and "Plausible: " in printed and "1 passed" in printed and "BROKEN" not in printed
+    assert "Successor: " in printed and "it learnt in between" in printed
+    assert "Halving: " in printed and "CsvColumn: " in printed
     (table,) = (tmp_path / "outputs" / "compare").glob("*/table.md")
     rows = re.findall(r"^\| (\w+) \| (\w+) \|", table.read_text(), re.MULTILINE)
     assert rows.count(("recent", "speculative_sampling")) == 2  # at both temperatures
