@@ -58,7 +58,7 @@ class BatchResult:
         inner_tallies: counts of drafters that run rounds of their own.
         divergences: total variation of a lossy rule at each examined position.
         experts: distinct experts touched by the target in the untimed pass; zero for a model without experts.
-        counted: accepted and tested counts of the untimed pass per prompt, and traced tokens of the first prompts.
+        counted: per prompt, rounds, accepted and tested nodes of the untimed pass; traced tokens of the first prompts.
         errors: the exception that ended a decoder.
     """
 
@@ -228,7 +228,7 @@ class BatchRunner:
         if inner := getattr(candidate.engine.drafter, "inner_tally", None):
             result.inner_tallies[name] = inner
         result.counted[name] = [
-            {"accepted": trace.accepted[row], "tested": trace.tested[row]}
+            {"accepted": trace.accepted[row], "tested": trace.tested[row], "rounds": trace.rounds[row]}
             | (traced_row(prompt, tokens, self._target.tokenizer) if batch.rows[row] < TRACED_PROMPTS else {})
             for row, (prompt, tokens) in enumerate(zip(batch.prompts, trace.tokens(generation.tokens), strict=True))
         ]

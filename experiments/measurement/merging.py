@@ -8,6 +8,7 @@ from experiments.measurement.divergence import POSITIONS
 from experiments.measurement.metrics import BASELINE, Runs
 from experiments.measurement.plan import Candidate, Plan, alive
 from experiments.measurement.timing import PartTimes, Timed
+from framework.metrics.repetition import distinct_4grams
 from framework.models.target import Target
 
 
@@ -93,6 +94,7 @@ def _prompt_rows(name: str, result: BatchResult, plan: Plan, target: Target) -> 
             "baseline_new_tokens": len(baseline[0].generation.tokens[index]),
             "alpha": ratios.get("alpha/empirical"),
             "tau": ratios.get("tau"),
+            "distinct_4grams": distinct_4grams(tokens),
             "finish_reason": generation.finish_reasons[index],
             "seed": batch.seeds[index],
             "text": target.tokenizer.decode(tokens),

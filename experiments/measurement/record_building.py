@@ -19,6 +19,8 @@ from experiments.measurement.metrics import (
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.quality import quality
 from experiments.measurement.timing import PartTimes
+from experiments.results.passed_checks import has_passed
+from experiments.results.prompt_bootstrap import intervals
 from experiments.results.record import Record
 from framework.core.sampling import Sampling
 from framework.metrics.equality import Difference
@@ -40,7 +42,8 @@ def build_record(
     metrics = all_metrics(name, tally, merged.with_parts, merged.runs, parted) | _own_metrics(
         candidate, merged, plan, target
     )
-    metrics |= expert_metrics(candidate.experts, parts)
+    metrics |= expert_metrics(candidate.experts, parts) | intervals(candidate.rows, plan.batch_size)
+    metrics["guarantee/checked"] = has_passed(type(candidate.engine.drafter))
     stages, stages_per_round = stage_times(
         merged.runs[name][0], num_passes=tally.num_passes, parts=parts, num_nodes=metrics.get("nodes/mean", 0.0)
     )
@@ -77,12 +80,14 @@ def _parted(name: str, merged: Merged, plan: Plan, target: Target, sampling: Sam
 
 
 def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Target) -> dict[str, Any]:
-    """Metrics that only some points have: answer quality, divergence of a lossy rule, and a drafter's inner rounds."""
+    """Metrics of the output, the divergence of a lossy rule, and a drafter's inner rounds, where the point has them."""
     answers = [tokens for run in merged.runs[candidate.point.name][0] for tokens in run.generation.tokens]
     metrics: dict[str, Any] = quality(
         [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers],
         [prompt.reference for prompt in plan.prompt_set.prompts],
     )
+    if shares := [row["distinct_4grams"] for row in candidate.rows if row["distinct_4grams"] is not None]:
+        metrics["distinct_4grams"] = sum(shares) / len(shares)
     if found := candidate.divergences:
         metrics["divergence/total_variation"] = sum(found) / len(found)
     return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})

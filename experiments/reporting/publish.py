@@ -16,7 +16,7 @@ from experiments.reporting.plots.pictures import draw_pictures
 from experiments.reporting.tables.report import comparison_table, markdown_table
 from experiments.reporting.tables.text_table import markdown
 from experiments.results.record import Record
-from experiments.results.record_diff import NOTE, changes_cells, changes_table, diff_records, unpaired_notes
+from experiments.results.record_diff import NOTE, changes_cells, changes_table, diff_notes, diff_records
 from experiments.results.records import group_records, located_records
 from experiments.tracking.tracker import Overview, OverviewTracker, Point, Tracker, TrainingTracker, tracked
 from experiments.tracking.wandb_sending import command_for_unsent
@@ -121,7 +121,7 @@ def print_report(
     if changes:
         console.print()
         console.print(changes_table(changes))
-        text += "\n" + "\n\n".join([markdown(changes_cells(changes)), NOTE, *unpaired_notes(changes)]) + "\n"
+        text += "\n" + "\n\n".join([markdown(changes_cells(changes)), NOTE, *diff_notes(changes)]) + "\n"
     (folder / "table.md").write_text(text, encoding="utf-8")
     write_page(records, folder / PAGE, changes=changes)
     pictures = draw_pictures(records, folder)

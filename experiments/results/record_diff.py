@@ -1,29 +1,25 @@
 """Differences between two sets of records, per point, with bootstrap intervals over prompts."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
-from scipy.stats import bootstrap
 
-from experiments.reporting.tables.text_table import Cells
+from experiments.reporting.tables.text_table import ALARM, Cells
+from experiments.results.prompt_bootstrap import Statistic, Units, alpha, difference_interval, speedup
 from experiments.results.record import Record
 from experiments.results.records import group_records
 
-RESAMPLES = 9999
-LEVEL = 0.95
 STAR = " * the interval excludes 0."
 NOTE = (
     "Each difference is followed by its 95% interval over prompts of the same kind (percentile bootstrap; where both "
     "runs decoded the same prompts, before and after are resampled together). The interval does not include the noise "
     f"of the machine, which shows in the spread of the repeats.{STAR}"
 )
-
-Statistic = Callable[["_Units", np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -86,8 +82,8 @@ def diff_records(before: Sequence[Record], after: Sequence[Record]) -> RecordDif
             group=group.title,
             before=partners[id(record)],
             after=record,
-            speedup=_change(partners[id(record)], record, "speedup/measured", _speedup),
-            alpha=_change(partners[id(record)], record, "alpha/empirical", _alpha),
+            speedup=_change(partners[id(record)], record, "speedup/measured", speedup),
+            alpha=_change(partners[id(record)], record, "alpha/empirical", alpha),
         )
         for group in group_records(after)
         for label, record in zip(group.labels, group.records, strict=True)
@@ -114,7 +110,8 @@ def changes_table(found: RecordDiff) -> Table:
             colour = "bold green" if (change.difference or 0) > 0 else "bold red"
             cells += [Text(f"{before} → {after}"), Text(difference, style=colour if change.is_clear else "")]
         table.add_row(Text(pair.label), *cells)  # Text: brackets in a label are not markup
-    table.caption = Text("\n" + "\n".join([NOTE, *unpaired_notes(found)]), style="dim", justify="left")
+    table.caption = Text("\n" + "\n".join([NOTE, *diff_notes(found)]), style="dim", justify="left")
+    table.caption.highlight_regex(rf"(?m)^{ALARM}.*$", "not dim bold red")
     return table
 
 
@@ -139,10 +136,28 @@ def difference_text(change: Change, digits: int) -> str:
     return f"{shown} ({change.low:+.{digits}f} to {change.high:+.{digits}f}){' *' if change.is_clear else ''}"
 
 
-def unpaired_notes(found: RecordDiff) -> list[str]:
-    """Lines that name the points measured in only one set."""
-    sides = (("before", found.only_before), ("after", found.only_after))
-    return [f"Only measured {side}: {', '.join(names)}" for side, names in sides if names]
+def diff_notes(found: RecordDiff) -> list[str]:
+    """Lines below the table: pairs that do not compare like with like, then points measured in only one set."""
+    other_prompts = [pair.label for pair in found.pairs if _has_other_prompts(pair)]
+    other_lengths = [pair.label for pair in found.pairs if _max_new_tokens(pair.before) != _max_new_tokens(pair.after)]
+    lines = {
+        f"{ALARM} PROMPTS DIFFER between before and after, which by itself changes α and speedup": other_prompts,
+        f"{ALARM} LENGTHS DIFFER (max_new_tokens), which by itself changes α and speedup": other_lengths,
+        "Only measured before": found.only_before,
+        "Only measured after": found.only_after,
+    }
+    return [f"{line}: {', '.join(names)}" for line, names in lines.items() if names]
+
+
+def _has_other_prompts(pair: Pair) -> bool:
+    before, after = (
+        [(row.get("name"), row.get("prompt_tokens")) for row in each.prompts] for each in (pair.before, pair.after)
+    )
+    return bool(before and after) and before != after
+
+
+def _max_new_tokens(record: Record) -> Any:
+    return record.point.get("max_new_tokens")
 
 
 def _cells(change: Change, digits: int) -> list[str]:
@@ -158,76 +173,9 @@ def _name(record: Record) -> str:
     return str(record.name)
 
 
-@dataclass(frozen=True)
-class _Units:
-    """Resampling units of the bootstrap: prompts, or batches, whose rows share one time. U units, R repeats."""
-
-    names: list[str]
-    seconds: np.ndarray  # [U, R] decoding time
-    tokens: np.ndarray  # [U] tokens decoded in that time
-    plain_seconds: np.ndarray  # [U, R] decoding time of the baseline
-    plain_tokens: np.ndarray  # [U] tokens of the baseline
-    accepted: np.ndarray  # [U]
-    tested: np.ndarray  # [U]
-
-    @classmethod
-    def of(cls, record: Record) -> "_Units | None":
-        """Units of a record; None if it lacks per-prompt data or has fewer than 2 units."""
-        rows, size = record.prompts or [], record.point.get("batch_size") or 1
-        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-        if len(batches) < 2 or not all("tested" in row and "decode_seconds" in row for row in rows):
-            return None
-        return cls(
-            names=[f"{row['name']} {row['prompt_tokens']}" for row in rows],
-            seconds=np.array([batch[0]["decode_seconds"] for batch in batches], dtype=float),
-            # The prefill yields the first token of a row.
-            tokens=np.array([sum(row["new_tokens"] - 1 for row in batch) for batch in batches]),
-            plain_seconds=np.array([batch[0]["baseline_decode_seconds"] for batch in batches], dtype=float),
-            plain_tokens=np.array([sum(row["baseline_new_tokens"] - 1 for row in batch) for batch in batches]),
-            accepted=np.array([sum(row["accepted"] for row in batch) for batch in batches]),
-            tested=np.array([sum(row["tested"] for row in batch) for batch in batches]),
-        )
-
-
-def _speedup(units: _Units, drawn: np.ndarray) -> np.ndarray:
-    """speedup/measured of resampled units: indices [..., n] -> [...]."""
-    own = units.seconds[drawn].sum(-2) / units.tokens[drawn].sum(-1)[..., None]
-    plain = units.plain_seconds[drawn].sum(-2) / units.plain_tokens[drawn].sum(-1)[..., None]
-    return np.median(plain / own, axis=-1)
-
-
-def _alpha(units: _Units, drawn: np.ndarray) -> np.ndarray:
-    """alpha/empirical of resampled units: indices [..., n] -> [...]."""
-    return units.accepted[drawn].sum(-1) / units.tested[drawn].sum(-1)
-
-
 def _change(before: Record, after: Record, metric: str, statistic: Statistic) -> Change:
     values = before.metrics.get(metric), after.metrics.get(metric)
-    units = _Units.of(before), _Units.of(after)
+    units = [Units.of(each.prompts or [], each.point.get("batch_size") or 1) for each in (before, after)]
     if None in values or units[0] is None or units[1] is None:
         return Change(*values)
-    return Change(*values, *_interval(units[0], units[1], statistic))
-
-
-def _interval(before: _Units, after: _Units, statistic: Statistic) -> tuple[float, float] | tuple[None, None]:
-    """95% interval of a statistic's difference; paired where both records decoded the same prompts."""
-    sizes = len(before.tokens), len(after.tokens)
-    together = before.names == after.names and sizes[0] == sizes[1]
-
-    def difference(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
-        first, second = (np.moveaxis(each, axis, -1).astype(int) for each in (drawn[0], drawn[-1]))
-        return statistic(after, second) - statistic(before, first)
-
-    samples = [np.arange(size) for size in (sizes[:1] if together else sizes)]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = bootstrap(
-            samples,
-            difference,
-            n_resamples=RESAMPLES,
-            confidence_level=LEVEL,
-            method="percentile",
-            vectorized=True,
-            rng=np.random.default_rng(0),
-        )
-    low, high = float(found.confidence_interval.low), float(found.confidence_interval.high)
-    return (low, high) if np.isfinite([low, high]).all() else (None, None)  # some resample holds no tested token
+    return Change(*values, *difference_interval(units[0], units[1], statistic))

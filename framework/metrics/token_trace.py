@@ -40,6 +40,7 @@ class TokenTrace:
     Attributes:
         accepted: per row, number of accepted nodes.
         tested: per row, number of accepted and first rejected nodes.
+        rounds: per row, number of rounds in which it was active.
     """
 
     def __init__(self, num_rows: int, *, most_tokens: int):
@@ -51,6 +52,7 @@ class TokenTrace:
         """
         self.accepted = [0] * num_rows
         self.tested = [0] * num_rows
+        self.rounds = [0] * num_rows
         self._most_tokens = most_tokens
         self._after_first: list[list[Traced]] = [[] for _ in range(num_rows)]
 
@@ -60,6 +62,7 @@ class TokenTrace:
         for row, (active, num_accepted, rejected) in enumerate(rows):
             self.accepted[row] += num_accepted if active else 0
             self.tested[row] += num_accepted + rejected if active else 0
+            self.rounds[row] += bool(active)
         # The first token, committed by prefill, counts towards most_tokens.
         if any(len(traced) + 1 < self._most_tokens for traced in self._after_first):
             self._trace(outcome)

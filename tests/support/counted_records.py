@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 # Prefixes of counted metrics; all others are times or computed from times.
-COUNTED = ("alpha", "tau", "gamma", "nodes", "operations", "tokens_equal", "quality", "occupancy", "divergence")
+COUNTED = ("alpha", "tau", "gamma", "nodes", "operations", "tokens_equal", "quality", "occupancy", "divergence",
+           "distinct")  # fmt: skip
 
 
 def without_times(record: dict[str, Any]) -> dict[str, Any]:

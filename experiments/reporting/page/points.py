@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from experiments.reporting.plots.picture_style import Look, look_of
 from experiments.reporting.tables.report import (
-    ALARM,
     COLUMNS,
     GAMMA,
     GUARANTEE,
-    LOSSY,
     MEASURED,
     Column,
     baselines,
+    guarantee,
+    is_clearly_faster,
     row_names,
 )
+from experiments.reporting.tables.text_table import ALARM
 from experiments.results.record import Record
 from experiments.results.records import Group, is_lossy
 
@@ -26,6 +27,10 @@ MEANINGS = {
     "α empirical": "accepted ÷ tested tokens",
     "τ": "tokens per target pass",
     "τ by Eq. 1": "tokens per target pass, by Eq. 1 from α",
+    "95% of α": "95% interval of α empirical over prompts like these",
+    "95% of τ": "95% interval of τ over prompts like these",
+    "95% of speedup": "95% interval of the measured speedup over prompts like these",
+    "distinct 4-grams": "share of distinct ones among the 4-grams of an output, mean over the prompts",
     "c": "time of a draft step ÷ time of a target pass over one row",
     "predicted (Thm 3.8)": "speedup by Theorem 3.8, from the measured α and c",
     "zero-overhead speedup": "τ ÷ (d + v): speedup of a decoding loop without overhead",
@@ -62,8 +67,8 @@ class Point:
         """Gamma policy (unless fixed), verifier and guarantee, in one line."""
         point = self.record.point
         policy = None if point.get("gamma_policy") == "fixed" else point.get("gamma_policy")
-        guarantee = LOSSY if self.is_lossy else point.get("guarantee")
-        return " · ".join(str(shown) for shown in (policy, point.get("verifier"), guarantee) if shown)
+        promise = guarantee(self.record) if point.get("guarantee") else None
+        return " · ".join(str(shown) for shown in (policy, point.get("verifier"), promise) if shown)
 
     def metric(self, key: str) -> float | None:
         value = self.record.metrics.get(key)
@@ -129,5 +134,4 @@ def _cell(column: Column, record: Record) -> Cell:
         text = text.split()[0]
     if ALARM in text:
         return Cell(text, "alarm")
-    is_faster = column is MEASURED and (record.metrics.get("speedup/measured_low") or 0) > 1
-    return Cell(text, "good" if is_faster else "")
+    return Cell(text, "good" if column is MEASURED and is_clearly_faster(record) else "")

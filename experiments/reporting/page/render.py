@@ -16,13 +16,15 @@ from experiments.reporting.page.rows import round_panels, speedup_panels
 from experiments.reporting.page.tokens import token_view
 from experiments.reporting.plots.picture_style import look_of
 from experiments.reporting.plots.pictures import STAGE_COLOURS, stages_per_round
-from experiments.reporting.tables.report import ALARM, table_notes
+from experiments.reporting.tables.fastest import fastest
+from experiments.reporting.tables.report import table_notes
+from experiments.reporting.tables.text_table import ALARM
 from experiments.reporting.token_colours import page_rules
 from experiments.results.acceptance import alpha_by_category, categories
 from experiments.results.model_names import drafters_of, target_of
 from experiments.results.record import Record
-from experiments.results.record_diff import NOTE, STAR, RecordDiff, unpaired_notes
-from experiments.results.records import group_records
+from experiments.results.record_diff import NOTE, STAR, RecordDiff, diff_notes
+from experiments.results.records import Group, group_records
 from framework.metrics.producer import MEANINGS
 
 HERE = Path(__file__).parent
@@ -46,14 +48,14 @@ def _html(records: Sequence[Record], changes: RecordDiff | None) -> str:
     groups = group_records(records)
     points = points_of(groups)
     tokens = token_view(points)
-    notes = table_notes(records)
+    notes, changes_notes = table_notes(records), [] if changes is None else diff_notes(changes)
     seen = {stage for record in records for stage in stages_per_round(record)}
     return _template().render(
         style=Markup((HERE / "page.css").read_text(encoding="utf-8") + page_rules()),
         script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
         facts=_facts(records),
-        highlights=_highlights(points) if len(groups) <= MOST_HIGHLIGHTS else [],
-        alarms=[note.removeprefix(ALARM).strip() for note in notes if note.startswith(ALARM)],
+        highlights=_highlights(groups, points) if len(groups) <= MOST_HIGHLIGHTS else [],
+        alarms=[note.removeprefix(ALARM).strip() for note in notes + changes_notes if note.startswith(ALARM)],
         notes=[note for note in notes if not note.startswith(ALARM)],
         groups=[group.title for group in groups],
         drafters={name: look_of(name) for name in sorted({point.drafter for point in points})},
@@ -71,7 +73,7 @@ def _html(records: Sequence[Record], changes: RecordDiff | None) -> str:
         producers=MEANINGS,
         tokens_json=_json([tokens.points, MEANINGS, tokens.prompts]),
         changes=None if changes is None else change_rows(changes),
-        changes_notes=[] if changes is None else [NOTE.removesuffix(STAR), *unpaired_notes(changes)],
+        changes_notes=[NOTE.removesuffix(STAR), *(note for note in changes_notes if not note.startswith(ALARM))],
     )
 
 
@@ -122,13 +124,16 @@ def _machine(record: Record) -> str:
     return ", ".join(str(shown) for shown in (where, cores) if shown)
 
 
-def _highlights(points: Sequence[Point]) -> list[tuple[str, Point]]:
-    """The fastest lossless point of every group, by group title."""
-    fastest: dict[str, Point] = {}
+def _highlights(groups: Sequence[Group], points: Sequence[Point]) -> list[tuple[str, Point, str]]:
+    """Per group: its title, its fastest lossless point, and a remark if others overlap with its 95% interval."""
+    found: dict[str, Point] = {}
     for point in points:
         if point.metric("speedup/measured") is not None and not point.is_lossy:
-            fastest.setdefault(point.group, point)
-    return list(fastest.items())
+            found.setdefault(point.group, point)
+    overlapping = {group.title: contest[1] for group in groups if (contest := fastest(group))}
+    return [
+        (title, point, "not clearly the fastest" if overlapping.get(title) else "") for title, point in found.items()
+    ]
 
 
 def _by_category(points: Sequence[Point]) -> list[tuple[Point, dict[str, float]]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from experiments.reporting.page.points import Point
 from experiments.reporting.plots.pictures import STAGE_COLOURS, number_side, stages_per_round
 from experiments.reporting.scale import Scale, Tick
+from experiments.reporting.tables.report import efficiency
 
 LONGEST_LABEL = 26  # characters
 
@@ -80,12 +81,11 @@ def _speedup_row(point: Point, scale: Scale) -> Row:
     low, high = point.metric("speedup/measured_low"), point.metric("speedup/measured_high")
     if low is not None and high is not None:
         pieces.append(Piece("repeats", scale.at(low), scale.at(high) - scale.at(low)))
-    efficiency = point.metric("efficiency")
     return Row(
         point=point,
         description=", ".join(mark.text for mark in reversed(marks)),
         value=f"{values['measured']:.2f}×",
-        beside="" if efficiency is None else f"{efficiency:.0%} of zero-overhead speedup",
+        beside="" if point.metric("efficiency") is None else f"{efficiency(point.record)} of zero-overhead speedup",
         pieces=pieces,
         marks=marks,
     )

@@ -11,16 +11,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.reporting.tables.fastest import fastest_line
+from experiments.reporting.tables.text_table import ALARM
 from experiments.results.model_names import model_lines
 from experiments.results.record import Record
 from experiments.results.records import Group, group_records, is_lossy
 
 MISSING = "–"
 LOSSY = "≠ LOSSY"
-ALARM = "‼"
 SLOWER = 0.97  # ratio below which a time is lower than noise explains
 LEAST_OVER_PARTS = 0.9  # ratio of a loop's time to that of its parts; below, the parts were mistimed
 STEADY = 1.3  # repeats whose speedups differ by more than this factor were disturbed
+MOST_EFFICIENT = 1.1  # efficiency above which the difference to plain decoding's overhead is no explanation
+REPETITIVE = 0.5  # share of distinct 4-grams below which an output is mostly loops
+CHECKED = "✓"
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,22 @@ def _number(value: float | None, digits: int) -> str:
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
-def _guarantee(record: Record) -> str:
-    return LOSSY if is_lossy(record) else str(record.point.get("guarantee", MISSING))
+def _interval(key: str, digits: int) -> Callable[[Record], str]:
+    """Cell with the 95% interval of alpha, tau or speedup."""
+
+    def cell(record: Record) -> str:
+        low, high = (record.metrics.get(f"{key}/ci_{end}") for end in ("low", "high"))
+        return MISSING if low is None or high is None else f"{low:.{digits}f}–{high:.{digits}f}"
+
+    return cell
+
+
+def guarantee(record: Record) -> str:
+    """Guarantee of the rule, with a tick if `check` passed for the drafter."""
+    if is_lossy(record):
+        return LOSSY
+    promised = str(record.point.get("guarantee", MISSING))
+    return f"{promised} {CHECKED}" if record.metrics.get("guarantee/checked") else promised
 
 
 def _gamma(record: Record) -> str:
@@ -65,8 +83,9 @@ def _empirical(record: Record) -> str:
 
 
 def _repeats(record: Record) -> tuple[float | None, float | None]:
-    """Speedups of the slowest and the fastest repeat."""
-    return record.metrics.get("speedup/measured_low"), record.metrics.get("speedup/measured_high")
+    """Speedups of the slowest and the fastest repeat; None for both if there is only one repeat."""
+    low, high = record.metrics.get("speedup/measured_low"), record.metrics.get("speedup/measured_high")
+    return (None, None) if low == high else (low, high)
 
 
 def _unsteady(record: Record) -> bool:
@@ -81,17 +100,39 @@ def _min_max(record: Record) -> str:
 
 
 def _faster_than_its_parts(record: Record) -> bool:
-    """Whether the loop took less time than its parts, which indicates a timing error.
-
-    An efficiency above 1 is no such error: the loop of plain decoding may have more overhead relative to its parts.
-    """
+    """Whether the loop took less time than its parts, which indicates a timing error."""
     return record.metrics.get("time_over_parts", 1) < LEAST_OVER_PARTS
 
 
-def _efficiency(record: Record) -> str:
-    efficiency = record.metrics.get("efficiency")
-    shown = MISSING if efficiency is None else f"{efficiency:.0%}"
-    return f"{ALARM} {shown}" if _faster_than_its_parts(record) else shown
+def _too_efficient(record: Record) -> bool:
+    """Whether the efficiency indicates a timing error.
+
+    An efficiency slightly above 1 is none: the loop of plain decoding may have more overhead relative to its parts.
+    """
+    return (record.metrics.get("efficiency") or 0) > MOST_EFFICIENT
+
+
+def efficiency(record: Record) -> str:
+    """Measured ÷ zero-overhead speedup, with an alarm if it was mistimed."""
+    share = record.metrics.get("efficiency")
+    shown = MISSING if share is None else f"{share:.0%}"
+    return f"{ALARM} {shown}" if _faster_than_its_parts(record) or _too_efficient(record) else shown
+
+
+def _is_repetitive(record: Record) -> bool:
+    share = record.metrics.get("distinct_4grams")
+    return share is not None and share < REPETITIVE
+
+
+def _distinct(record: Record) -> str:
+    shown = _number(record.metrics.get("distinct_4grams"), 2)
+    return f"{ALARM} {shown}" if _is_repetitive(record) else shown
+
+
+def is_clearly_faster(record: Record) -> bool:
+    """Whether every repeat, and the 95% interval where known, is faster than plain decoding."""
+    lows = (record.metrics.get("speedup/measured_low"), record.metrics.get("speedup/ci_low", math.inf))
+    return all(low is not None and low > 1 for low in lows)
 
 
 def _unequal_to(record: Record) -> list[str]:
@@ -106,7 +147,7 @@ def _tokens_equal(record: Record) -> str:
 
 
 VERIFIER = Column("verifier", lambda record: str(record.point.get("verifier", MISSING)))
-GUARANTEE = Column("guaran-\ntee", _guarantee)
+GUARANTEE = Column("guaran-\ntee", guarantee)
 GAMMA = Column("γ", _gamma)
 MEASURED = Column("measured\nspeedup", _metric("speedup/measured", 2))
 MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
@@ -115,17 +156,21 @@ COLUMNS = (
     GAMMA,
     GUARANTEE,
     Column("α\noverlap", _metric("alpha/overlap", 3)),
-    Column("α em-\npirical", _empirical, 5),
+    Column("α em-\npirical", _empirical, 7),
+    Column("95% of α", _interval("alpha", 2), 11),
     Column("τ", _metric("tau", 2)),
-    Column("τ by\nEq. 1", _metric("tau/eq1", 2), 7),
-    Column("c", _metric("c", 3), 6),
-    Column("pre-\ndicted\n(Thm\n3.8)", _metric("speedup/predicted", 2), 3),
-    Column("zero\N{NON-BREAKING HYPHEN}\nover-\nhead\nspeedup", _metric("speedup/zero_overhead", 2), 2),
+    Column("95% of τ", _interval("tau", 2), 10),
+    Column("τ by\nEq. 1", _metric("tau/eq1", 2), 9),
+    Column("c", _metric("c", 3), 8),
+    Column("pre-\ndicted\n(Thm\n3.8)", _metric("speedup/predicted", 2), 5),
+    Column("zero\N{NON-BREAKING HYPHEN}\nover-\nhead\nspeedup", _metric("speedup/zero_overhead", 2), 3),
     MEASURED,
-    Column("min–max", _min_max, 4),
-    Column("end to\nend", _metric("speedup/end_to_end", 2), 8),
-    Column("effi-\nciency", _efficiency, 1),
+    Column("95% of\nspeedup", _interval("speedup", 2), 4),
+    Column("min–max", _min_max, 6),
+    Column("end to\nend", _metric("speedup/end_to_end", 2), 12),
+    Column("effi-\nciency", efficiency, 2),
     MS_PER_TOKEN,
+    Column("distinct\n4-grams", _distinct, 1),
     Column("tokens\nequal", _tokens_equal),
 )
 
@@ -157,8 +202,8 @@ def _median(group: Group, key: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def table_notes(records: Sequence[Record]) -> list[str]:
-    """Notes below the table: failed checks first, then the meaning of the columns."""
+def _alarms(records: Sequence[Record], groups: Sequence[Group]) -> list[str]:
+    """Notes that name failed checks."""
 
     def named(fails: Callable[[Record], Any]) -> str:
         return ", ".join(str(record.name) for record in records if fails(record))
@@ -174,15 +219,21 @@ def table_notes(records: Sequence[Record]) -> list[str]:
             notes.append(f"{ALARM} TOKENS DIFFER at temperature 0: {record.name} from {' and '.join(others)}")
     if names := named(_faster_than_its_parts):
         notes.append(f"{ALARM} FASTER THAN ITS PARTS: the parts were mistimed, or the machine was busy: {names}")
+    if names := named(_too_efficient):
+        notes.append(
+            f"{ALARM} EFFICIENCY ABOVE {MOST_EFFICIENT:.0%}: the parts were mistimed, or the machine was busy: {names}"
+        )
     if names := named(_unsteady):
         notes.append(f"{ALARM} UNSTEADY: repeats differ by more than {STEADY - 1:.0%}; the machine was busy: {names}")
-    if any(is_lossy(record) for record in records):
+    loops = [group.title for group in groups if any(map(_is_repetitive, group.records))]
+    if loops:
         notes.append(
-            f"{LOSSY}: the output does not follow the target's distribution; its speed alone is not comparable."
+            f"{ALARM} REPETITIVE OUTPUT: less than {REPETITIVE:.0%} of its 4-grams are distinct, which overstates the "
+            f"speedup on other texts, most of all that of drafters that copy: {'; '.join(loops)}"
         )
     slow = [
         group.title
-        for group in group_records(records)
+        for group in groups
         if (_median(group, "hf_generate_ms_per_token") or math.inf)
         < SLOWER * (_median(group, "baseline_ms_per_token") or 0)
     ]
@@ -190,12 +241,28 @@ def table_notes(records: Sequence[Record]) -> list[str]:
         notes.append(
             f"{ALARM} SLOW BASELINE: Hugging Face is faster, so every speedup is overstated: {', '.join(slow)}"
         )
+    return notes
+
+
+def table_notes(records: Sequence[Record]) -> list[str]:
+    """Notes below the table: failed checks, the fastest points, then the meaning of the columns."""
+    groups = group_records(records)
+    notes = _alarms(records, groups) + [line for group in groups if (line := fastest_line(group))]
+    if any(is_lossy(record) for record in records):
+        notes.append(
+            f"{LOSSY}: the output does not follow the target's distribution; its speed alone is not comparable."
+        )
     notes.append(
-        "Speedups are relative to the baseline (plain decoding, same prompts, interleaved); min–max: over the repeats. "
-        "α: over tested tokens. τ: tokens per target pass, next to the value of Eq. 1 for α. c: time of a draft step "
-        "in target steps. zero-overhead speedup: τ ÷ (d + v), for a loop without overhead. efficiency: measured ÷ "
-        "zero-overhead speedup, each loop relative to its own parts."
+        "Speedups are relative to the baseline (plain decoding, same prompts, interleaved); min–max: over the repeats; "
+        "95%: intervals over prompts like these (bootstrap). α: over tested tokens. τ: tokens per target pass, next to "
+        "the value of Eq. 1 for α. c: time of a draft step in target steps. zero-overhead speedup: τ ÷ (d + v), for a "
+        "loop without overhead. efficiency: measured ÷ zero-overhead speedup, each loop relative to its own parts. "
+        "distinct 4-grams: their share of the 4-grams of an output, mean over the prompts."
     )
+    if any(CHECKED in guarantee(record) for record in records):
+        notes.append(f"{CHECKED}: `check` passed for this version of the drafter; elsewhere, the rule's promise alone.")
+    elif not all(map(is_lossy, records)):
+        notes.append("guarantee: the rule's promise, for drafters that keep their contract; `check` tests that.")
     if _of_experts(records):
         notes.append("experts touched: distinct experts per layer in a target pass, mean over layers and passes.")
     return notes
@@ -260,7 +327,7 @@ def _styled(column: Column, record: Record) -> Text:
         style = "bold red"
     elif cell == LOSSY:
         style = "bold yellow"
-    elif column is MEASURED and (record.metrics.get("speedup/measured_low") or 0) > 1:
+    elif column is MEASURED and is_clearly_faster(record):
         style = "bold green"
     return Text(cell, style=style)
 

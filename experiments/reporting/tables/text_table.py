@@ -3,6 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
+ALARM = "‼"  # begins cells and notes that report a failed check
 Cells = list[list[str]]
 
 

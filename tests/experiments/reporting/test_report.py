@@ -17,6 +17,9 @@ from experiments.results.acceptance import alphas_by_position
 from experiments.results.record import Record
 from experiments.results.records import group_records, is_lossy, load_records
 
+OVERLAP = "no fastest drafter, since 95% intervals over prompts overlap"
+SPREAD = ("speedup/measured_low", "speedup/measured_high")
+
 
 def make_record(drafter: str, temperature: float, measured: float | None, **changes: object) -> Record:
     """A record; changes go to the point where it has such a key, else to the metrics."""
@@ -34,12 +37,19 @@ def make_record(drafter: str, temperature: float, measured: float | None, **chan
         "alpha/overlap": 0.613,
         "alpha/empirical": 0.607,
         "alpha/check": True,
+        "alpha/ci_low": 0.581,
+        "alpha/ci_high": 0.634,
         "tau": 2.27,
+        "tau/ci_low": 2.163,
+        "tau/ci_high": 2.38,
         "tau/eq1": 2.31,
+        "distinct_4grams": 0.814,
         "c": 0.104,
         "speedup/measured": measured,
         "speedup/measured_low": None if measured is None else measured - 0.03,
         "speedup/measured_high": None if measured is None else measured + 0.03,
+        "speedup/ci_low": None if measured is None else measured - 0.05,
+        "speedup/ci_high": None if measured is None else measured + 0.05,
         "speedup/end_to_end": 1.11,
         "speedup/predicted": 1.91,
         "speedup/zero_overhead": 1.71,
@@ -167,16 +177,20 @@ def test_the_markdown_table_has_every_quantity() -> None:
         "guarantee": "exact",
         "α overlap": "0.613",
         "α empirical": "0.607",
+        "95% of α": "0.58–0.63",
         "τ": "2.27",
+        "95% of τ": "2.16–2.38",
         "τ by Eq. 1": "2.31",
         "c": "0.104",
         "predicted (Thm 3.8)": "1.91",
         "zero-overhead speedup": "1.71",
         "measured speedup": "1.42",
+        "95% of speedup": "1.37–1.47",
         "min–max": "1.39–1.45",
         "end to end": "1.11",
         "efficiency": "83%",
         "ms per token": "4.04",
+        "distinct 4-grams": "0.81",
         "tokens equal": "yes",
     }
     assert (baseline["measured speedup"], baseline["ms per token"]) == ("1.00", "5.00")
@@ -193,9 +207,11 @@ def test_the_table_fits_the_terminal_and_cuts_no_word(width: int) -> None:
 
 
 def test_a_wide_table_has_what_a_narrow_one_gives_up() -> None:
-    wide, narrow = rendered(usual(), 120), rendered(usual(), 80)
-    for value in ("0.607", "2.31", "0.104", "1.91", "1.39–1.45", "83%"):
+    wide, usual_width, narrow = (rendered(usual(), width) for width in (160, 120, 80))
+    for value in ("0.607", "0.58–0.63", "2.16–2.38", "2.31", "0.104", "1.11"):
         assert value in wide
+    for value in ("1.91", "1.37–1.47", "1.39–1.45", "83%", "0.81"):
+        assert value in usual_width
     assert "0.104" not in narrow
 
 
@@ -237,6 +253,7 @@ def test_nothing_is_alarming_about_usual_records() -> None:
         ({"tokens_equal_baseline": False}, "TOKENS DIFFER at temperature 0: ngram-T0-g2 from the baseline"),
         ({"tokens_equal_hf": False}, "TOKENS DIFFER at temperature 0: ngram-T0-g2 from HF generate"),
         ({"time_over_parts": 0.85}, "FASTER THAN ITS PARTS"),
+        ({"efficiency": 1.12}, "EFFICIENCY ABOVE 110%"),
         ({"speedup/measured_high": 2.4}, "UNSTEADY"),
     ],
 )
@@ -248,6 +265,52 @@ def test_what_is_wrong_is_said_loudly(changes: dict[str, object], alarm: str, wi
     assert f"‼ {alarm}" in markdown_table(records)
     (loud,) = [row for row in cells(markdown_table(records)) if any("‼" in value for value in row.values())]
     assert loud["drafter"].startswith("ngram")
+
+
+def test_repetitive_outputs_are_flagged_once_per_setting() -> None:
+    records = [make_record(name, 0, 1.2, distinct_4grams=0.49) for name in ("ngram", "medusa")]
+    text = markdown_table([*records, make_record("ngram", 1, 1.2, distinct_4grams=0.5)])
+    assert [row["distinct 4-grams"] for row in cells(text) if row["c"]] == ["‼ 0.49", "‼ 0.49", "0.50"]
+    (note,) = [line for line in text.splitlines() if line.startswith("‼")]
+    assert note.startswith("‼ REPETITIVE OUTPUT") and note.endswith(": T = 0")
+
+
+def test_one_repeat_has_no_spread() -> None:
+    (row, *_) = cells(markdown_table([make_record("ngram", 0, 1.2, **dict.fromkeys(SPREAD, 1.2))]))
+    assert row["min–max"] == "–"
+
+
+@pytest.mark.parametrize(
+    ("ends", "line"),
+    [
+        ((1.51, 1.7), "fastest, by 95% intervals over prompts: ngram (1.51–1.70)."),
+        ((1.5, 1.7), f"{OVERLAP}: ngram (1.50–1.70), medusa (1.40–1.50)."),
+        ((0.9, 1.7), f"{OVERLAP}: ngram (0.90–1.70), medusa (1.40–1.50), plain decoding (1.00)."),
+    ],
+)
+def test_a_fastest_drafter_is_named_only_where_intervals_part(ends: tuple[float, float], line: str) -> None:
+    low, high = "speedup/ci_low", "speedup/ci_high"
+    records = [
+        make_record("ngram", 0, 1.6, **{low: ends[0], high: ends[1]}),
+        make_record("medusa", 0, 1.45, **{low: 1.4, high: 1.5}),
+        make_record("typical", 0, 1.6, guarantee="lossy"),
+    ]
+    assert f"T = 0: {line}" in markdown_table(records).splitlines()
+    without = [replace(record, metrics={**record.metrics, low: None}) for record in records]
+    assert "fastest" not in markdown_table(without)
+
+
+def test_plain_decoding_may_be_the_fastest() -> None:
+    assert "T = 0: fastest, by 95% intervals over prompts: plain decoding (1.00)." in markdown_table(
+        [make_record("ngram", 0, 0.9)]
+    )
+
+
+def test_a_checked_drafter_has_a_tick_and_a_lossy_rule_has_none() -> None:
+    records = [make_record("ngram", 0, 1.2, **{"guarantee/checked": True}), make_record("medusa", 0, 1.1)]
+    assert [row["guarantee"] for row in cells(markdown_table(records))[:2]] == ["exact ✓", "exact"]
+    lossy = make_record("ngram", 0, 1.2, guarantee="lossy", **{"guarantee/checked": True})
+    assert "✓" not in markdown_table([lossy])
 
 
 @pytest.mark.parametrize(

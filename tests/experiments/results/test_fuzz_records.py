@@ -37,7 +37,8 @@ METRICS = st.fixed_dictionaries(
         key: MAYBE_NUMBER
         for key in ("alpha/overlap", "alpha/empirical", "tau", "tau/eq1", "c", "efficiency", "ms_per_token",
                     "speedup/predicted", "speedup/zero_overhead", "speedup/measured", "speedup/measured_low",
-                    "speedup/measured_high", "speedup/end_to_end", "baseline_ms_per_token", "hf_generate_ms_per_token")
+                    "speedup/measured_high", "speedup/end_to_end", "baseline_ms_per_token", "hf_generate_ms_per_token",
+                    "speedup/ci_low", "speedup/ci_high", "tau/ci_low", "distinct_4grams", "time_over_parts")
     }
     | {key: MAYBE_BOOLEAN for key in ("alpha/check", "tokens_equal_baseline", "tokens_equal_hf")},
 )  # fmt: skip

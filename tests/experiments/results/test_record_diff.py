@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.results.record import Record
-from experiments.results.record_diff import Change, changes_cells, diff_records, difference_text
+from experiments.results.record_diff import Change, changes_cells, diff_notes, diff_records, difference_text
 from tests.experiments.reporting.test_report import make_record
 from tests.support.page_records import prompts
 
@@ -93,6 +93,21 @@ def test_points_are_paired_by_settings_then_by_name_and_the_others_are_told() ->
     assert found.only_before == ["uniform_random-T0-g2"] and found.only_after == ["layer_skip-T0-g2"]
     heading, *rows = changes_cells(found)
     assert all(len(row) == len(heading) for row in rows) and rows[1][2:5] == ["1.10", "1.40", "+0.30"]
+
+
+def test_other_prompts_and_lengths_are_warned_of() -> None:
+    def notes(before: Record, after: Record) -> list[str]:
+        return [note for note in diff_notes(diff_records([before], [after])) if note.startswith("‼")]
+
+    usual = measured(prompts([20, 30]))
+    longer = [{**row, "prompt_tokens": 21} for row in usual.prompts]
+    assert notes(usual, usual) == [] and notes(make_record("ngram", 0, 1.2), usual) == []
+    for other in (prompts([20, 30, 25]), longer):
+        (note,) = notes(usual, measured(other))
+        assert note.startswith("‼ PROMPTS DIFFER") and note.endswith(": ngram")
+    short, long = (replace(usual, point={**usual.point, "max_new_tokens": number}) for number in (32, 96))
+    (note,) = notes(short, long)
+    assert note.startswith("‼ LENGTHS DIFFER") and note.endswith(": ngram")
 
 
 def test_a_clear_difference_has_a_star() -> None:

@@ -1,0 +1,59 @@
+"""The fastest point of a group, named only where 95% intervals over prompts part."""
+
+from dataclasses import dataclass
+
+from experiments.results.records import Group, is_lossy
+
+MOST_NAMED = 3  # points listed in a line
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A point, or plain decoding, with its measured speedup and the 95% interval of that."""
+
+    name: str
+    speedup: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} ({self.low:.2f})"
+            if self.low == self.high
+            else f"{self.name} ({self.low:.2f}–{self.high:.2f})"
+        )
+
+
+def fastest(group: Group) -> tuple[Contender, list[Contender]] | None:
+    """The fastest of plain decoding and the lossless points, and those whose 95% intervals overlap with its own.
+
+    None if the group has no lossless point with an interval.
+    """
+    contenders = [
+        Contender(label, record.metrics["speedup/measured"], *ends)
+        for label, record in zip(group.labels, group.records, strict=True)
+        if not is_lossy(record)
+        if None not in (ends := [record.metrics.get(f"speedup/ci_{end}") for end in ("low", "high")])
+    ]
+    if not contenders:
+        return None
+    contenders = sorted([*contenders, Contender("plain decoding", 1, 1, 1)], key=lambda each: -each.speedup)
+    first, *others = contenders
+    return first, [other for other in others if other.high >= first.low]
+
+
+def fastest_line(group: Group) -> str:
+    """Line with the fastest point of a group, or with those that overlap; "" if intervals are unknown.
+
+    Every name is followed by the 95% interval of its speedup. Plain decoding takes part, with a speedup of 1; lossy
+    points do not.
+    """
+    found = fastest(group)
+    if not found:
+        return ""
+    first, overlapping = found
+    if not overlapping:
+        return f"{group.title}: fastest, by 95% intervals over prompts: {first}."
+    named = ", ".join(map(str, overlapping[:MOST_NAMED]))
+    more = f" and {len(overlapping) - MOST_NAMED} more" if len(overlapping) > MOST_NAMED else ""
+    return f"{group.title}: no fastest drafter, since 95% intervals over prompts overlap: {first}, {named}{more}."
