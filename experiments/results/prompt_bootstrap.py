@@ -1,5 +1,6 @@
 """Bootstrap over prompts: 95% intervals of acceptance rate, tokens per pass and speedup."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,12 +92,13 @@ def interval(*sizes: int, statistic: Callable[..., np.ndarray]) -> tuple[float |
         sizes: number of units of every sample; samples are drawn independently.
         statistic: resampled indices of every sample, each [..., n], -> [...].
     """
-    from scipy.stats import bootstrap  # a slow import
+    from scipy.stats import DegenerateDataWarning, bootstrap  # a slow import
 
     def resampled(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
         return statistic(*(np.moveaxis(each, axis, -1).astype(int) for each in drawn))
 
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # the interval is then not finite
         found = bootstrap(
             [np.arange(size) for size in sizes],
             resampled,

@@ -17,11 +17,8 @@ class Contender:
     high: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} ({self.low:.2f})"
-            if self.low == self.high
-            else f"{self.name} ({self.low:.2f}–{self.high:.2f})"
-        )
+        ends = dict.fromkeys(f"{end:.2f}" for end in (self.low, self.high))
+        return f"{self.name} ({'–'.join(ends)})"
 
 
 def fastest(group: Group) -> tuple[Contender, list[Contender]] | None:

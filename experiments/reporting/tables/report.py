@@ -101,7 +101,8 @@ def _min_max(record: Record) -> str:
 
 def _faster_than_its_parts(record: Record) -> bool:
     """Whether the loop took less time than its parts, which indicates a timing error."""
-    return record.metrics.get("time_over_parts", 1) < LEAST_OVER_PARTS
+    ratio = record.metrics.get("time_over_parts")
+    return ratio is not None and ratio < LEAST_OVER_PARTS
 
 
 def _too_efficient(record: Record) -> bool:

@@ -208,7 +208,7 @@ def test_the_table_fits_the_terminal_and_cuts_no_word(width: int) -> None:
 
 def test_a_wide_table_has_what_a_narrow_one_gives_up() -> None:
     wide, usual_width, narrow = (rendered(usual(), width) for width in (160, 120, 80))
-    for value in ("0.607", "0.58–0.63", "2.16–2.38", "2.31", "0.104", "1.11"):
+    for value in ("0.607", "0.58–0.63", "2.16–2.38", "2.31", "0.104"):
         assert value in wide
     for value in ("1.91", "1.37–1.47", "1.39–1.45", "83%", "0.81"):
         assert value in usual_width
@@ -301,9 +301,8 @@ def test_a_fastest_drafter_is_named_only_where_intervals_part(ends: tuple[float,
 
 
 def test_plain_decoding_may_be_the_fastest() -> None:
-    assert "T = 0: fastest, by 95% intervals over prompts: plain decoding (1.00)." in markdown_table(
-        [make_record("ngram", 0, 0.9)]
-    )
+    text = markdown_table([make_record("ngram", 0, 0.9)])
+    assert "T = 0: fastest, by 95% intervals over prompts: plain decoding (1.00)." in text
 
 
 def test_a_checked_drafter_has_a_tick_and_a_lossy_rule_has_none() -> None:
