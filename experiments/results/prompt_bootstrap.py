@@ -69,8 +69,11 @@ def tau(units: Units, drawn: np.ndarray) -> np.ndarray:
 
 def intervals(rows: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
     """Metrics with the ends of the intervals, such as tau/ci_low; without those that the prompts do not determine."""
-    units, metrics = Units.of(rows, batch_size), {}
-    for name, statistic in (("alpha", alpha), ("tau", tau), ("speedup", speedup)) if units else ():
+    metrics: dict[str, float] = {}
+    units = Units.of(rows, batch_size)
+    if not units:
+        return metrics
+    for name, statistic in (("alpha", alpha), ("tau", tau), ("speedup", speedup)):
         low, high = interval(len(units.tokens), statistic=partial(statistic, units))
         if low is not None and high is not None:
             metrics |= {f"{name}/ci_low": low, f"{name}/ci_high": high}

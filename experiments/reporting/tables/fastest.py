@@ -26,12 +26,11 @@ def fastest(group: Group) -> tuple[Contender, list[Contender]] | None:
 
     None if the group has no lossless point with an interval.
     """
-    contenders = [
-        Contender(label, record.metrics["speedup/measured"], *ends)
-        for label, record in zip(group.labels, group.records, strict=True)
-        if not is_lossy(record)
-        if None not in (ends := [record.metrics.get(f"speedup/ci_{end}") for end in ("low", "high")])
-    ]
+    contenders = []
+    for label, record in zip(group.labels, group.records, strict=True):
+        speedup, low, high = (record.metrics.get(f"speedup/{key}") for key in ("measured", "ci_low", "ci_high"))
+        if not (is_lossy(record) or speedup is None or low is None or high is None):
+            contenders.append(Contender(label, speedup, low, high))
     if not contenders:
         return None
     contenders = sorted([*contenders, Contender("plain decoding", 1, 1, 1)], key=lambda each: -each.speedup)
