@@ -1,106 +1,159 @@
-"""Python API for notebooks and scripts: load a pair with command-line overrides and decode with metrics."""
+"""Python API for notebooks and scripts: load a pair with command-line overrides, decode, measure and compare."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import overload
 
-import torch
-from hydra import compose
-from hydra.errors import InstantiationException
 from omegaconf import DictConfig
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from experiments.config.builders import (
+    build_candidate,
+    build_drafter,
     build_engine,
     build_sampling,
     build_stopping,
-    build_target,
-    build_with_target,
+    cached_target,
     check_basics,
+    check_before_loading,
     check_parts,
+    prepare,
     register_resolvers,
 )
-from experiments.config.cli_errors import status
-from experiments.config.command_line import check_overrides, hydra_apart
-from experiments.reporting.completion import Completion, Token
-from framework.core.drafter import preserve_learned_state
+from experiments.config.cli_errors import value_errors
+from experiments.config.loaded_models import LoadedModels
+from experiments.config.setting import Setting, settings_of_drafters
+from experiments.measurement.bench import measure
+from experiments.measurement.resource_cache import ResourceCache
+from experiments.reporting.comparison import Comparison
+from experiments.reporting.completion import Completion
+from experiments.reporting.text_decoder import TextDecoder
+from experiments.tracking.tracker import NoTracker
 from framework.core.option_error import options_under
 from framework.decoding.engine import Engine
-from framework.decoding.stopping import Stopping
-from framework.metrics.producer import Producer, producers
-from framework.metrics.stopwatch import Stopwatch
 from framework.models.target import Target
-from framework.prompts.chat import chat_tokens, is_chat
-from framework.prompts.detokenizer import Detokenizer
+from framework.prompts.chat import is_chat
+
+NOWHERE = Path()  # points have no folder until `Comparison.save`
 
 
-def load_pair(*overrides: str) -> "Pair":
-    """Load the pair that `python -m experiments.generate OVERRIDES` uses.
+def load_pair(
+    *overrides: str,
+    target: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    draft_model: PreTrainedModel | None = None,
+) -> "Pair":
+    """Load the pair that `python -m experiments.measure OVERRIDES` uses.
 
     Args:
         overrides: Hydra overrides as on the command line: load_pair("drafter=medusa", "sampling.temperature=0").
+        target: a loaded Hugging Face model, used in place; None: the one that the overrides name.
+        tokenizer: the target's tokenizer; given if and only if `target` is.
+        draft_model: a loaded small model, for a drafter such as small_transformer; None: the one that the overrides
+            name.
 
     Raises:
-        ValueError, OSError: an option is wrong, or a model does not exist; the message names the yaml key.
+        ValueError: an option is wrong, or a model does not exist; the message names the yaml key.
     """
     register_resolvers()
-    try:
-        return build_pair(_compose(check_overrides("generate", overrides)))
-    except InstantiationException as error:
-        raise error.__cause__ or error from None  # the constructor's message names the key
+    with value_errors():
+        setting = Setting.checked(overrides, LoadedModels(target, tokenizer, draft_model))
+        resources = ResourceCache()
+        with setting.composed() as cfg:
+            return Pair(build_decoder(cfg, setting.models, resources), setting, resources)
 
 
-def _compose(overrides: Sequence[str]) -> DictConfig:
-    with hydra_apart("generate"):
-        return compose("generate", list(overrides))
+def compare_drafters(
+    drafters: Mapping[str, str | Sequence[str]],
+    *overrides: str,
+    prompts: Sequence[str] | None = None,
+    repeats: int | None = None,
+    target: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    draft_model: PreTrainedModel | None = None,
+) -> Comparison:
+    """Measure several drafters in one run, interleaved, as `python -m experiments.compare` does.
+
+    Args:
+        drafters: overrides of drafter, verifier and gamma, by a name for the table: {"lookup": "drafter=prompt_lookup",
+            "long": ["drafter=ngram", "gamma=8"]}.
+        overrides: overrides shared by all, such as "sampling.temperature=0".
+        prompts: texts; None: those that the overrides name (prompts=).
+        repeats: timed runs per prompt; None: as the overrides say.
+        target: as for `load_pair`.
+        tokenizer: as for `load_pair`.
+        draft_model: as for `load_pair`, for every drafter that takes one.
+
+    Raises:
+        ValueError: an option is wrong; the message names it.
+    """
+    register_resolvers()
+    with value_errors():
+        settings = settings_of_drafters(drafters, overrides, LoadedModels(target, tokenizer, draft_model))
+        return _measured(settings, ResourceCache(), prompts=prompts, repeats=repeats, study="compare")
 
 
 class Pair:
-    """A target and its drafter with a verifier, a gamma policy and a sampling setting.
+    """A target and its drafter with a verifier, a gamma policy and a sampling setting."""
 
-    Attributes:
-        engine: the decoding engine.
-        stopping: stopping criteria.
-        seed: default seed.
-    """
-
-    def __init__(self, *, engine: Engine, stopping: Stopping, seed: int, chat: bool | str, system: str | None):
+    def __init__(self, decoder: TextDecoder, setting: Setting, resources: ResourceCache):
         """
         Args:
-            engine: the decoding engine.
-            stopping: stopping criteria.
-            seed: default seed.
-            chat: whether a prompt becomes a user's turn; "auto": if the tokenizer has a chat template.
-            system: system message of a chat; None: the template's own.
-
-        Raises:
-            ValueError: chat is set, and the tokenizer has no chat template.
+            decoder: decodes texts with the pair.
+            setting: the overrides that describe the pair.
+            resources: cache with the target and the drafter of the decoder.
         """
-        self.engine = engine
-        self.stopping = stopping
-        self.seed = seed
-        self._chat = is_chat(self.target.tokenizer, chat=chat, system=system)
-        self._system = system
+        self._decoder, self._setting, self._resources = decoder, setting, resources
+
+    @property
+    def engine(self) -> Engine:
+        """The decoding engine, with its drafter, verifier and gamma_policy."""
+        return self._decoder.engine
 
     @property
     def target(self) -> Target:
+        """The target."""
         return self.engine.target
 
+    @overload
     def generate(
         self, prompt: str, *, max_new_tokens: int | None = None, seed: int | None = None, detailed: bool = False
-    ) -> Completion:
-        """Decode the continuation of a prompt.
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | tuple[str, ...],
+        *,
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+        detailed: bool = False,
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: str | list[str] | tuple[str, ...],
+        *,
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+        detailed: bool = False,
+    ) -> Completion | list[Completion]:
+        """Decode the continuation of a prompt, or of several prompts in one ragged batch.
 
         Args:
-            prompt: a text; for an encoder-decoder model, its source.
+            prompt: a text, or a list of texts; for an encoder-decoder model, sources.
             max_new_tokens: maximum number of new tokens; None: the pair's.
-            seed: seed of sampling; None: the pair's. Equal seeds give equal texts.
+            seed: seed of sampling; None: the pair's. Equal seeds give equal texts. Prompt i of a list has seed + i:
+                with a fixed gamma, its completion is that of the prompt alone with this seed.
             detailed: whether to compute the paper's alpha, `alpha/overlap`, too, which costs time.
 
         Raises:
-            ValueError: the prompt cannot be decoded.
+            ValueError: a prompt cannot be decoded.
             FloatingPointError: a distribution is not finite.
         """
-        *_, completion = self.stream(prompt, max_new_tokens=max_new_tokens, seed=seed, detailed=detailed)
-        return completion
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        *_, completions = self._decoder.stream(texts, max_new_tokens=max_new_tokens, seed=seed, detailed=detailed)
+        return completions[0] if isinstance(prompt, str) else completions
 
     def stream(
         self, prompt: str, *, max_new_tokens: int | None = None, seed: int | None = None, detailed: bool = False
@@ -108,52 +161,60 @@ class Pair:
         """Decode like `generate`, but yield the growing completion after prefill and after every round.
 
         The same `Completion` object is yielded each time. Finish or abandon a stream before starting another: the
-        target has one KV cache. A drafter's learning is undone at the end, so that equal seeds give equal texts.
+        target has one KV cache.
         """
-        with preserve_learned_state(self.engine.drafter):
-            yield from self._stream(prompt, max_new_tokens, seed, detailed)
+        batches = self._decoder.stream([prompt], max_new_tokens=max_new_tokens, seed=seed, detailed=detailed)
+        return (completion for (completion,) in batches)
 
-    def _stream(
-        self, prompt: str, max_new_tokens: int | None, seed: int | None, detailed: bool
-    ) -> Iterator[Completion]:
-        stopping = self.stopping
-        if max_new_tokens is not None:
-            stopping = replace(stopping, max_new_tokens=max_new_tokens)
-        stopwatch, texts = Stopwatch(self.target.device), Detokenizer(self.target.tokenizer)
-        with torch.no_grad():
-            decoding = self.engine.begin(
-                [self._tokens_of(prompt)],
-                stopping=stopping,
-                seeds=[self.seed if seed is None else seed],
-                detailed=detailed,
-                stopwatch=stopwatch,
+    def measure(self, prompts: Sequence[str] | None = None, *, repeats: int | None = None) -> Comparison:
+        """Measure the pair against plain decoding, as `python -m experiments.measure` does.
+
+        Args:
+            prompts: texts; None: those that the pair's overrides name (prompts=).
+            repeats: timed runs per prompt; None: the pair's.
+
+        Raises:
+            ValueError: a prompt cannot be decoded, or an option is wrong; the message names it.
+        """
+        with value_errors():
+            settings = {self._setting.drafter_name: self._setting}
+            return _measured(settings, self._resources, prompts=prompts, repeats=repeats, study="measure")
+
+
+def _measured(
+    settings: Mapping[str, Setting],
+    resources: ResourceCache,
+    *,
+    prompts: Sequence[str] | None,
+    repeats: int | None,
+    study: str,
+) -> Comparison:
+    """Measure points that share target, sampling and prompts, by the bench of the commands."""
+    for name, setting in settings.items():
+        with setting.composed(prompts=prompts, repeats=repeats) as cfg:
+            check_before_loading(cfg, {name: cfg.drafter})
+    candidates = []
+    for name, setting in settings.items():
+        with setting.composed(prompts=prompts, repeats=repeats) as cfg:
+            sampling = build_sampling(cfg)
+            target, plan, drafters = prepare(cfg, {name: cfg.drafter}, resources, setting.models)
+            candidate = build_candidate(
+                cfg, name, drafters[name], target, sampling, study=study, folder=NOWHERE, compiled=plan.compiled
             )
-        completion = Completion(prompt, decoding.tally)
-        by: list[Producer] = ["plain"]
-        while True:
-            (tokens,) = decoding.finisher.new_tokens
-            new = tokens[len(completion.tokens) :]
-            pieces = [texts.append(token) for token in new]
-            (completion.finish_reason,) = decoding.finisher.finish_reasons
-            if completion.finish_reason:
-                pieces[-1] += texts.rest()
-            completion.tokens += map(Token, new, pieces, by)
-            completion.seconds = stopwatch.seconds()
-            yield completion
-            if completion.finish_reason:
-                return
-            with torch.no_grad():
-                by = producers(self.engine.round(decoding), 0)
-
-    def _tokens_of(self, prompt: str) -> list[int]:
-        tokenizer = self.target.tokenizer
-        if self._chat:
-            return chat_tokens(tokenizer, [prompt], system=self._system, max_prompt_tokens=None)
-        return tokenizer(prompt, verbose=False)["input_ids"]
+        candidate.tracker = NoTracker()
+        candidates.append(candidate)
+    records = measure(candidates, target, sampling, plan, resources)
+    for candidate in candidates:
+        candidate.raise_error()
+    return Comparison(records)
 
 
-def build_pair(cfg: DictConfig) -> Pair:
-    """Build the pair described by a config such as conf/generate.yaml.
+def build_decoder(cfg: DictConfig, models: LoadedModels, resources: ResourceCache) -> TextDecoder:
+    """Build the decoder described by a config such as conf/generate.yaml.
+
+    Args:
+        models: loaded models, in place of those that the config names.
+        resources: cache that keeps target and drafter.
 
     Raises:
         ValueError, OSError: the message names the yaml key. Checks that need no model run before one is loaded.
@@ -161,13 +222,9 @@ def build_pair(cfg: DictConfig) -> Pair:
     check_basics(cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["target.context"])
     sampling = build_sampling(cfg)
     factory = check_parts(cfg, {"drafter": cfg.drafter})["drafter"]
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
-    with status("loading the target"):
-        target = build_target(cfg)
-    with status("building the drafter"):
-        drafter = build_with_target(factory, cfg.drafter, target)
+    target = cached_target(cfg, resources, models)
+    drafter = build_drafter("the drafter", cfg.drafter, factory, target, resources, models)
     engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
-    stopping = build_stopping(cfg, target)
     with options_under("prompts"):
-        return Pair(engine=engine, stopping=stopping, seed=cfg.seed, chat=cfg.prompts.chat, system=cfg.prompts.system)
+        chat = is_chat(target.tokenizer, chat=cfg.prompts.chat, system=cfg.prompts.system)
+    return TextDecoder(engine, build_stopping(cfg, target), cfg.seed, chat, cfg.prompts.system)

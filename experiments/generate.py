@@ -10,11 +10,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from experiments.api import build_pair
+from experiments.api import build_decoder
 from experiments.config.builders import register_resolvers
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
+from experiments.config.loaded_models import NO_MODELS
 from experiments.config.option_checks import check_kind
+from experiments.measurement.resource_cache import ResourceCache
 from experiments.reporting.completion import Completion
 from framework.metrics.producer import Producer
 
@@ -32,7 +34,8 @@ VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 def run(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the text decoded so far is above"):
         prompt = prompt_of(cfg)
-        completions = build_pair(cfg).stream(prompt)
+        decoder = build_decoder(cfg, NO_MODELS, ResourceCache())
+        completions = (completion for (completion,) in decoder.stream([prompt]))
         console = Console(highlight=False)
         on_terminal = sys.stdout.isatty() and not console.is_dumb_terminal
         completion = show_live(completions, console) if on_terminal else write(completions)

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.cli_errors import status
 from experiments.config.help_text import register_help
+from experiments.config.loaded_models import NO_MODELS, LoadedModels
 from experiments.config.option_checks import check_kind, check_options
 from experiments.config.renamed_options import check_config
 from experiments.measurement.multi_turn import with_next_turns
@@ -104,48 +105,67 @@ DrafterFactory = Callable[..., Drafter]
 
 
 def prepare(
-    cfg: DictConfig, drafters: Mapping[str, DictConfig], resources: ResourceCache
+    cfg: DictConfig,
+    drafters: Mapping[str, DictConfig],
+    resources: ResourceCache,
+    models: LoadedModels = NO_MODELS,
 ) -> tuple[Target, Plan, dict[str, Drafter]]:
     """Check the config, then build the parts shared by all points of a run: target, plan, and each drafter once.
 
     Args:
         resources: cache of a previously loaded target and its derived objects; objects of this run are added.
+        models: loaded models, in place of those that the config names.
 
     Raises:
         ValueError, OSError: the message names the yaml key. Checks that need no model run before one is loaded.
     """
-    target, plan, factories = build_shared(cfg, drafters, resources)
+    target, plan, factories = build_shared(cfg, drafters, resources, models)
     return (
         target,
         plan,
-        {name: build_drafter(name, each, drafters[name], target, resources) for name, each in factories.items()},
+        {
+            name: build_drafter(name, each, drafters[name], target, resources, models)
+            for name, each in factories.items()
+        },
     )
 
 
 def build_shared(
-    cfg: DictConfig, drafters: Mapping[str, DictConfig], resources: ResourceCache
+    cfg: DictConfig, drafters: Mapping[str, DictConfig], resources: ResourceCache, models: LoadedModels = NO_MODELS
 ) -> tuple[Target, Plan, dict[str, DrafterFactory]]:
     """As `prepare`, with the drafters' factories in place of the drafters."""
     factories = check_before_loading(cfg, drafters)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
-    with status("loading the target"):
-        # Compiled graphs depend on the number of threads.
-        target = resources.main(_text(cfg.target, torch.get_num_threads()), lambda: build_target(cfg))
+    target = cached_target(cfg, resources, models)
+    with status("reading the prompts"):
         plan = build_plan(cfg, target, resources)
     return target, plan, factories
 
 
+def cached_target(cfg: DictConfig, resources: ResourceCache, models: LoadedModels) -> Target:
+    """The target of a config from the cache, or made of a loaded model, or built."""
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+    make = partial(build_target, cfg) if models.target is None else partial(models.target_of, cfg.target)
+    with status("loading the target"):
+        # Compiled graphs depend on the number of threads.
+        return resources.main(_text(cfg.target, torch.get_num_threads()), make)
+
+
 def build_drafter(
-    name: str, factory: DrafterFactory, node: DictConfig, target: Target, resources: ResourceCache
+    name: str,
+    factory: DrafterFactory,
+    node: DictConfig,
+    target: Target,
+    resources: ResourceCache,
+    models: LoadedModels = NO_MODELS,
 ) -> Drafter:
-    """Build a drafter from its factory, or take it from the cache.
+    """Build a drafter from its factory, with a loaded model if given, or take it from the cache.
 
     Raises:
         ValueError, OSError: it does not fit the target, or its files cannot be read.
     """
     with status(f"building {name}"):
-        make = partial(build_with_target, factory, node, target)
+        make = partial(build_with_target, models.with_draft_model(factory, node), node, target)
         return _drafter_resources(resources).main(_text(node), make)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import CompactHydraException, InstantiationException
+from hydra.errors import CompactHydraException, HydraException, InstantiationException
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.text import Text
 
 def status(doing: str) -> Status:
     """Spinner for steps that take seconds: `with status("building ngram"):`. Silent without a terminal."""
-    return Console(stderr=True).status(doing)
+    return Console(stderr=True, force_jupyter=False).status(doing)
 
 
 def announce(doing: str) -> None:
@@ -52,6 +52,22 @@ def one_line_errors(*, interrupted: str | None = "finished prompts are in prompt
             raise CompactHydraException(line) from None
         Console(stderr=True).print(Text(line, "red"), soft_wrap=True)
         sys.exit(1)
+
+
+@contextmanager
+def value_errors() -> Iterator[None]:
+    """Turn exceptions of Hydra and OmegaConf into ValueErrors of one line, for use from Python.
+
+    The error of a constructor, which names its option, passes in place of Hydra's.
+    """
+    try:
+        yield
+    except InstantiationException as error:
+        if error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise ValueError(str(error).splitlines()[0]) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(str(error).splitlines()[0]) from error
 
 
 def _in_one_line(error: BaseException, interrupted: str | None) -> str | None:

@@ -16,7 +16,14 @@ from experiments.reporting.plots.pictures import draw_pictures
 from experiments.reporting.tables.report import comparison_table, markdown_table
 from experiments.reporting.tables.text_table import markdown
 from experiments.results.record import Record
-from experiments.results.record_diff import NOTE, changes_cells, changes_table, diff_notes, diff_records
+from experiments.results.record_diff import (
+    NOTE,
+    RecordDiff,
+    changes_cells,
+    changes_table,
+    diff_notes,
+    diff_records,
+)
 from experiments.results.records import group_records, located_records
 from experiments.tracking.tracker import Overview, OverviewTracker, Point, Tracker, TrainingTracker, tracked
 from experiments.tracking.wandb_sending import command_for_unsent
@@ -116,15 +123,10 @@ def print_report(
     records = [record for group in group_records(records) for record in group.records]  # independent of input order
     console.print(comparison_table(records, width=console.width))
     changes = None if compare_to is None else diff_records(compare_to, records)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = markdown_table(records)
     if changes:
         console.print()
         console.print(changes_table(changes))
-        text += "\n" + "\n\n".join([markdown(changes_cells(changes)), NOTE, *diff_notes(changes)]) + "\n"
-    (folder / "table.md").write_text(text, encoding="utf-8")
-    write_page(records, folder / PAGE, changes=changes)
-    pictures = draw_pictures(records, folder)
+    pictures = write_report(records, folder, changes)
     records_at, python = relative(Path(source)) if source else folder, relative(Path(sys.executable))
     if tracker is not None:
         mirror_overview(overview_of(records, records_at, page=folder / PAGE, pictures=pictures), tracker)
@@ -141,3 +143,18 @@ def print_report(
         soft_wrap=True,
         highlight=False,
     )
+
+
+def write_report(records: Sequence[Record], folder: Path, changes: RecordDiff | None = None) -> list[Path]:
+    """Write table.md, the page and the pictures to a folder, which is created if it does not exist.
+
+    Returns:
+        the files of the pictures.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    text = markdown_table(records)
+    if changes:
+        text += "\n" + "\n\n".join([markdown(changes_cells(changes)), NOTE, *diff_notes(changes)]) + "\n"
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    write_page(records, folder / PAGE, changes=changes)
+    return draw_pictures(records, folder)

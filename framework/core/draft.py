@@ -334,3 +334,8 @@ class Readout:
     rejected: list[int]
     committed: list[int]
     max_depth: list[int]
+
+    def of_row(self, row: int) -> "Readout":
+        """The record of one row alone."""
+        lists = {name: value[row : row + 1] for name, value in vars(self).items() if name != "num_nodes"}
+        return replace(self, **lists)

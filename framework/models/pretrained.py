@@ -98,9 +98,33 @@ def load_target(
     if tokenizer is not None and (num_tokens := _num_ids(its_tokenizer)) > vocabulary_size:
         allowed = f"up to {vocabulary_size - 1}, which path has embeddings for"
         raise OptionError("tokenizer", tokenizer, allowed, f"with ids up to {num_tokens - 1}")
+    return as_target(model, its_tokenizer, attention=attention, context=context, generation=generation)
+
+
+def as_target(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    attention: str = AUTO,
+    context: int | None = None,
+    generation: str | dict[str, Any] = "model",
+) -> Target:
+    """Target of a loaded model, which is used in place, in evaluation mode and with the requested attention.
+
+    Args:
+        model: a causal or encoder-decoder model.
+        tokenizer: the model's tokenizer.
+        attention: attention implementation, as for `load_target`.
+        context: most positions to use, as for `load_target`.
+        generation: logits processors, as for `load_target`.
+
+    Raises:
+        ValueError: the model cannot be served exactly, or an active option of its generation_config is not supported.
+    """
+    vocabulary_size = _vocabulary_size(tokenizer, model)
     return Target(
         model=served(model, attention, vocabulary_size=vocabulary_size, context=context),
-        tokenizer=its_tokenizer,
+        tokenizer=tokenizer,
         vocabulary_size=vocabulary_size,
         fingerprint=fingerprint(model),
         processors=processors_of(model, generation, vocabulary_size=vocabulary_size),
@@ -161,12 +185,29 @@ def _load_draft_model(target: Target, *, place: "_Place", path: str, dtype: str,
     if model.config.is_encoder_decoder and not target.model.text_start:
         allowed = "a decoder-only model, since a decoder-only target has no source"
         raise OptionError("path", path, allowed, "an encoder-decoder model")
+    return as_draft_model(model, target, attention=attention, num_known=_num_ids(tokenizer))
+
+
+def as_draft_model(
+    model: PreTrainedModel, target: Target, *, attention: str = AUTO, num_known: int | None = None
+) -> CachedLM:
+    """Draft model for a target from a loaded model, which is used in place, as by `as_target`.
+
+    Args:
+        model: a model with the target's tokenizer, on the target's device.
+        target: the target.
+        attention: attention implementation, as for `load_target`.
+        num_known: number of tokens of the model's tokenizer, if it has fewer than the target's; None: all.
+
+    Raises:
+        ValueError: the model cannot be served exactly.
+    """
     limit = longest_context(model.config.get_text_config()) or target.model.context
     return served(
         model,
         attention,
         vocabulary_size=target.vocabulary_size,
-        num_known=_num_ids(tokenizer),
+        num_known=num_known,
         context=min(target.model.context, limit),
     )
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.reporting.tables.fastest import fastest_line
-from experiments.reporting.tables.text_table import ALARM
+from experiments.reporting.tables.text_table import ALARM, Cells
 from experiments.results.model_names import model_lines
 from experiments.results.record import Record
 from experiments.results.records import Group, group_records, is_lossy
@@ -335,19 +335,29 @@ def _styled(column: Column, record: Record) -> Text:
 
 def markdown_table(records: Sequence[Record]) -> str:
     """The comparison with all columns as GitHub Markdown: one table per group, then the notes."""
-    columns = _columns(records)
-    headings = [column.name for column in columns]
-    rule = ["---", *(":--" if column in (VERIFIER, GUARANTEE) else "--:" for column in columns)]
+    rule = ["---", *(":--" if column in (VERIFIER, GUARANTEE) else "--:" for column in _columns(records))]
     parts = []
+    for title, (heading, *rows) in tables_of_groups(records):
+        lines = [
+            "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in row) + " |"
+            for row in (heading, rule, *rows)
+        ]
+        parts.append("\n".join([f"**{_one_line(title)}**", "", *lines]))
+    return "\n\n".join([*map(_one_line, model_lines(records)), *parts, *map(_one_line, table_notes(records))]) + "\n"
+
+
+def tables_of_groups(records: Sequence[Record]) -> list[tuple[str, Cells]]:
+    """Title and cells of each group, with all columns, heading first."""
+    columns = _columns(records)
+    tables = []
     for group in group_records(records):
-        rows = [["drafter", *headings], rule]
+        rows = [["drafter", *(column.name for column in columns)]]
         for name, record in zip(row_names(group), group.records, strict=True):
             rows.append([name, *(column.cell(record) for column in columns)])
         for name, cells in baselines(group):
             rows.append([name, *(cells.get(column, "") for column in columns)])
-        lines = ["| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
-        parts.append("\n".join([f"**{_one_line(group.title)}**", "", *lines]))
-    return "\n\n".join([*map(_one_line, model_lines(records)), *parts, *map(_one_line, table_notes(records))]) + "\n"
+        tables.append((group.title, rows))
+    return tables
 
 
 def _one_line(text: str) -> str:
