@@ -19,7 +19,9 @@ OUTSIDE = {
 
 def packages() -> dict[str, list[str]]:
     """Dotted package -> its modules: all that plug-ins and notebooks import."""
-    found = {"experiments.api": ["experiments.api", "experiments.reporting.completion"]}
+    found = {
+        "experiments.api": ["experiments.api", "experiments.reporting.completion", "experiments.reporting.comparison"]
+    }
     for folder in [*sorted((REPOSITORY / "framework").iterdir()), REPOSITORY / "drafters"]:
         if modules := sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__"):
             package = ".".join(folder.relative_to(REPOSITORY).parts)

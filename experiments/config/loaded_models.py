@@ -74,7 +74,10 @@ class LoadedModels:
                     f"draft_model is given, and {drafter.get('_target_')} takes none; allowed: a drafter with the "
                     "option drafter.model, such as drafter=small_transformer"
                 )
-            overrides += _described("drafter.model", self.draft_model)
+            path, dtype = _described("drafter.model", self.draft_model)
+            overrides += (
+                [path] if self.target is not None and self.target.dtype == self.draft_model.dtype else [path, dtype]
+            )
         return overrides
 
     def target_of(self, node: DictConfig) -> Target:

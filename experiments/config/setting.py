@@ -67,7 +67,7 @@ class Setting:
                 with _composed(self.overrides) as given:
                     kept = {key: given.prompts[key] for key in ("chat", "system", "overflow")}
                 cfg.prompts.update(kept)
-                cfg.prompts.source.texts = _plain_texts(prompts)
+                cfg.prompts.source.texts = _as_values(prompts)
             if repeats is not None:
                 cfg.repeats = repeats
             yield cfg
@@ -122,12 +122,13 @@ def _composed(overrides: Sequence[str]) -> Iterator[DictConfig]:
         hydra.cfg = theirs
 
 
-def _plain_texts(texts: Sequence[str]) -> list[str]:
-    """Texts whose ${ OmegaConf does not take for interpolations.
+def _as_values(texts: Sequence[str]) -> list[str | list[str]]:
+    """Texts as values of a config; what OmegaConf would take for an interpolation or a missing value, in pieces.
 
     Raises:
         ValueError: they are no list of texts.
     """
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise OptionError("prompts", texts, "a list of texts")
-    return [re.sub(r"(\\*)\$\{", r"\1\1\\${", text) for text in texts]
+    pieces = [re.split(r"(?<=\$)(?=\{)|(?<=^\?)(?=\?\?$)", text) for text in texts]
+    return [each[0] if len(each) == 1 else each for each in pieces]

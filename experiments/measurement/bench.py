@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console
 from rich.progress import Progress
 
 from experiments.measurement.batch_runner import BatchResult, BatchRunner
@@ -109,7 +110,8 @@ def _run_batches(
     """Assign batches to ranks round-robin, and merge results after every wave of one batch per rank."""
     num_steps = len(batches[ranks.number :: ranks.size]) * (len(candidates) + plan.repeats * len(runner.decoders))
     # A refresh thread would disturb the timings.
-    with Progress(transient=True, auto_refresh=False, disable=ranks.number > 0) as progress:
+    console = Console(force_jupyter=False)  # a live display of a notebook would need ipywidgets
+    with Progress(console=console, transient=True, auto_refresh=False, disable=ranks.number > 0) as progress:
         bar = progress.add_task("", total=num_steps)
         for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):
             result = BatchResult(wave[ranks.number]) if ranks.number < len(wave) else None

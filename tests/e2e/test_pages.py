@@ -3,12 +3,14 @@
 import ast
 import re
 import shlex
+import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from hydra import compose
 
+from drafters.prompt_lookup import PromptLookup
 from experiments.config.command_line import check_overrides, hydra_apart
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +66,7 @@ def test_cells_of_tables_are_short_and_rows_complete(page: Path) -> None:
         assert [cell for row in (head, *rows) for cell in row if len(cell) > LONGEST_CELL] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "notebook.ipynb"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "tour.ipynb"], ids=lambda page: page.name)
 def test_links_and_anchors_lead_somewhere(page: Path) -> None:
     for link in links(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
@@ -115,8 +117,39 @@ def test_docstrings_are_fit_for_the_reference() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"^ +- .*: ([\w.]+)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    pages = {page.name for page in PAGES[1:]} | {"index.md", "notebook.ipynb"}
+    pages = {page.name for page in PAGES[1:]} | {"index.md", "tour.ipynb"}
     assert listed == pages
+
+
+# Pages with Python code, each with the test that runs it.
+RUN_BY = {
+    "README.md": "tests/e2e/test_readme.py",
+    "CONTRIBUTING.md": "tests/e2e/test_pages.py",
+    "adding_a_drafter.md": "tests/e2e/test_adding_a_drafter.py",
+    "python_api.md": "tests/experiments/test_python_api.py",
+}
+
+
+def python_of(page: Path) -> list[str]:
+    """Blocks of Python, fenced or indented."""
+    text = page.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^\n((?: {4}.*\n|\n)+)", prose(text), re.MULTILINE)
+    return fenced + [block for block in map(textwrap.dedent, indented) if re.match(r"\n*(from|import) ", block)]
+
+
+def test_all_python_of_pages_is_run_by_a_test() -> None:
+    assert {page.name for page in PAGES if python_of(page)} == set(RUN_BY)
+    for page, test in RUN_BY.items():
+        assert page in (ROOT / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_check_in_contributing_runs() -> None:
+    (block,) = python_of(ROOT / "CONTRIBUTING.md")
+    namespace: dict = {"Yours": lambda target, width: PromptLookup(target, max_ngram=width, min_ngram=1, match="last")}
+    exec(block, namespace)
+    namespace["test_it_keeps_the_contract"]()
 
 
 def config_and_overrides(command: str) -> tuple[str, tuple[str, ...]]:
