@@ -31,6 +31,7 @@ from experiments.reporting.text_decoder import TextDecoder
 from experiments.tracking.tracker import NoTracker
 from framework.core.option_error import options_under
 from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
 from framework.models.target import Target
 from framework.prompts.chat import is_chat
 
@@ -114,6 +115,11 @@ class Pair:
     def target(self) -> Target:
         """The target."""
         return self.engine.target
+
+    @property
+    def stopping(self) -> Stopping:
+        """Stopping criteria of a text."""
+        return self._decoder.stopping
 
     @overload
     def generate(

@@ -63,9 +63,9 @@ def value_errors() -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        if error.__cause__ is not None:
+        if isinstance(error.__cause__, ValueError | OSError):
             raise error.__cause__ from None
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(" ".join(str(error.__cause__ or error).split())) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(str(error).splitlines()[0]) from error
 

@@ -167,6 +167,9 @@ def test_what_cannot_be_decoded_is_a_value_error(pair, prompt, options, says):
         pair.generate(prompt, **options)
 
 
+COUNTED = ("tau", "alpha/empirical", "alpha/position/1", "alpha/position/2", "alpha/check")
+
+
 def test_a_batch_holds_the_completions_of_its_prompts_alone():
     pair = load_pair("drafter=prompt_lookup", "gamma=3", "stop_strings=['):']", "sampling.temperature=0.6")
     prompts = ["import os\nimport sys\nimport ", "def f(x", "def f(x):\n    return x\n\ndef g(x):\n    return x\n"]
@@ -174,7 +177,8 @@ def test_a_batch_holds_the_completions_of_its_prompts_alone():
     for row, (prompt, completion) in enumerate(zip(prompts, together, strict=True)):
         alone = pair.generate(prompt, max_new_tokens=20, seed=5 + row, detailed=True)
         assert completion.tokens == alone.tokens and completion.finish_reason == alone.finish_reason
-        assert completion.metrics == pytest.approx(alone.metrics, rel=1e-4)
+        assert {key: completion.metrics[key] for key in COUNTED} == {key: alone.metrics[key] for key in COUNTED}
+        assert completion.metrics["alpha/overlap"] == pytest.approx(alone.metrics["alpha/overlap"], rel=1e-4)
         assert set(completion.seconds) == set(alone.seconds)
     assert len({completion.finish_reason for completion in together}) == 2  # one row ended before the others
 
@@ -209,6 +213,7 @@ def test_a_measured_pair_of_loaded_models_names_them(loaded):
     assert record.counts["prompts"] == 2 and len(record.prompts) == 2
 
 
+@pytest.mark.slow
 def test_a_measurement_is_that_of_the_command(tmp_path, monkeypatch):
     save_tiny(tmp_path / "target", seed=1)
     overrides = [
@@ -268,7 +273,7 @@ def test_a_wrong_comparison_is_a_value_error(drafters, overrides, says):
         ({"target": tiny_model(), "tokenizer": "a"}, [], "tokenizer is 'a'"),
         ({"target": tiny_model(), "tokenizer": tiny_tokenizer()}, ["target=zoo"], "target=zoo is given as well"),
         ({"draft_model": tiny_model()}, ["drafter.model.path=a"], "drafter.model.path=a is given as well"),
-        ({"draft_model": tiny_model()}, ["drafter=medusa"], "draft_model is given, and drafters.medusa.Medusa takes none"),
+        ({"draft_model": tiny_model()}, ["drafter=medusa"], "draft_model is given, and drafters.medusa.Medusa"),
         ({"draft_model": 3}, [], "draft_model is 3"),
     ],
 )  # fmt: skip
