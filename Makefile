@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare benchmark prove test test-slow test-quantised mutants lint docs zoo clean
+.PHONY: help venv compare benchmark prove test test-slow test-quantised mutants lint docs tour zoo clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -42,6 +42,9 @@ lint: $(INSTALLED)  ## Check style, formatting and types
 docs: $(INSTALLED)  ## Install mkdocs and build the pages and the API reference in site/
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+tour: $(INSTALLED)  ## Execute docs/tour.ipynb again and keep its output; on a quiet machine, since it shows times
+	PYTHONWARNINGS=ignore:IProgress $(BIN)/jupyter execute --inplace docs/tour.ipynb
 
 zoo: $(INSTALLED)  ## Train the embedded models again; resumes after an interruption
 	$(BIN)/python -m experiments.make_zoo

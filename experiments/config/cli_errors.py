@@ -17,7 +17,8 @@ from rich.text import Text
 
 def status(doing: str) -> Status:
     """Spinner for steps that take seconds: `with status("building ngram"):`. Silent without a terminal."""
-    return Console(stderr=True, force_jupyter=False).status(doing)
+    # A notebook's kernel claims colours without a terminal, and a live display there would need ipywidgets.
+    return Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty()).status(doing)
 
 
 def announce(doing: str) -> None:

@@ -1,5 +1,6 @@
 """Interleaved measurement of several points and the baseline on the same prompts, in one process."""
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -110,7 +111,8 @@ def _run_batches(
     """Assign batches to ranks round-robin, and merge results after every wave of one batch per rank."""
     num_steps = len(batches[ranks.number :: ranks.size]) * (len(candidates) + plan.repeats * len(runner.decoders))
     # A refresh thread would disturb the timings.
-    console = Console(force_jupyter=False)  # a live display of a notebook would need ipywidgets
+    # A notebook's kernel claims colours without a terminal, and a live display there would need ipywidgets.
+    console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
     with Progress(console=console, transient=True, auto_refresh=False, disable=ranks.number > 0) as progress:
         bar = progress.add_task("", total=num_steps)
         for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):

@@ -25,7 +25,7 @@ class Token:
     producer: Producer
 
 
-@dataclass
+@dataclass(repr=False)
 class Completion:
     """Decoded continuation of a prompt and its cost. It grows while it is streamed.
 
@@ -76,6 +76,9 @@ class Completion:
 
     def __str__(self) -> str:
         return self.prompt + self.text
+
+    def __repr__(self) -> str:
+        return f"Completion({self.text!r}: {self.in_words})"
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the text coloured by producer, and a line of figures."""

@@ -53,7 +53,8 @@ def test_the_whole_document_runs_as_it_stands(capsys):
 
 
 @pytest.mark.slow
-def test_the_tour_runs_and_holds_what_it_printed(tmp_path):
+def test_the_tour_runs_and_holds_what_it_printed(monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress")  # as make tour: tqdm advises to install ipywidgets
     text = (ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8")
     assert str(ROOT) not in text and not re.search(r"/(home|root|Users|work|tmp)/", text) and len(text) < 200_000
     committed = nbformat.reads(text, as_version=4)
