@@ -18,10 +18,10 @@ from experiments.config.builders import (
     check_before_loading,
     check_parts,
     prepare,
-    register_resolvers,
 )
 from experiments.config.cli_errors import value_errors
 from experiments.config.loaded_models import LoadedModels
+from experiments.config.resolvers import register_resolvers
 from experiments.config.setting import Setting, settings_of_drafters
 from experiments.measurement.bench import measure
 from experiments.measurement.resource_cache import ResourceCache
@@ -229,7 +229,7 @@ def build_decoder(cfg: DictConfig, models: LoadedModels, resources: ResourceCach
     sampling = build_sampling(cfg)
     factory = check_parts(cfg, {"drafter": cfg.drafter})["drafter"]
     target = cached_target(cfg, resources, models)
-    drafter = build_drafter("the drafter", cfg.drafter, factory, target, resources, models)
+    drafter = build_drafter("the drafter", factory, cfg.drafter, target, resources, models)
     engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
     with options_under("prompts"):
         chat = is_chat(target.tokenizer, chat=cfg.prompts.chat, system=cfg.prompts.system)

@@ -1,5 +1,11 @@
 """Compare speculative with plain beam search, in results and speed: `python -m experiments.beam_search`."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("beam_search")
+    raise SystemExit
+
 import itertools
 import json
 import math
@@ -20,11 +26,11 @@ from experiments.config.builders import (
     build_stopping,
     build_target,
     check_basics,
-    register_resolvers,
 )
 from experiments.config.cli_errors import announce, one_line_errors, status
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
+from experiments.config.progress import Steps
 from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.timing import Decoder, Timed, timed
 from experiments.reporting.tables.text_table import Cells, markdown, shown
@@ -45,8 +51,6 @@ from framework.prompts.prompt_set import PromptSet
 COLUMNS = ["beams", "decoder", "drafted", "γ", "same texts", "score gap", "passes", "α", "τ", "ms/token", "speedup"]
 MOST_BEAMS = 1000
 WARM_UP_TOKENS = 8
-
-register_resolvers()
 
 
 @dataclass(frozen=True)
@@ -133,10 +137,12 @@ class BeamBenchmark:
         short = Stopping(max_new_tokens=min(WARM_UP_TOKENS, stopping.max_new_tokens), eos_ids=stopping.eos_ids)
         for decoder in self._decoders.values():
             self._timed(decoder, list(prompts.prompts[0].tokens), short)
-        for number, prompt in enumerate(prompts.prompts):
-            # Reverse the order at every prompt, so that no decoder is always first.
-            for key in list(runs) if number % 2 == 0 else reversed(list(runs)):
-                runs[key].append(self._timed(self._decoders[key], list(prompt.tokens), stopping))
+        with Steps(len(prompts.prompts), is_timed=True) as steps:
+            for number, prompt in enumerate(prompts.prompts):
+                # Reverse the order at every prompt, so that no decoder is always first.
+                for key in list(runs) if number % 2 == 0 else reversed(list(runs)):
+                    runs[key].append(self._timed(self._decoders[key], list(prompt.tokens), stopping))
+                    steps.update(f"{self._num_beams} beams, {key[0]}", advance=1 / len(runs))
         plain = runs["plain", None, None]
         for key, its in runs.items():
             yield self._row(key, its, plain)
@@ -237,7 +243,3 @@ def write(cfg: DictConfig, rows: list[Row], target: Target, folder: Path) -> Non
     (folder / "beam_search.json").write_text(json.dumps(record, indent=1))
     (folder / "beam_search.md").write_text(markdown(cells), encoding="utf-8")
     print(f"beam_search.json and beam_search.md: {folder}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,16 @@
 """Benchmark all decoders in one process: `python -m experiments.benchmark` prints ms per token."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("benchmark")
+    raise SystemExit
+
 import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -14,11 +20,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from experiments.compare import at_temperature, check_temperatures
-from experiments.config.builders import build, build_engine, build_sampling, register_resolvers
+from experiments.config.builders import build, build_engine, build_sampling
 from experiments.config.cli_errors import announce, one_line_errors
 from experiments.config.command import command
 from experiments.config.comparison import prepare_comparison
 from experiments.config.option_checks import check_kind
+from experiments.config.progress import Steps
 from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms
 from experiments.measurement.plan import Batch, Plan
@@ -33,7 +40,6 @@ from experiments.measurement.timing import (
     time_parts_amid,
     timed,
 )
-from experiments.reporting.plots.benchmark_picture import draw_benchmark
 from experiments.reporting.tables.text_table import Cells, markdown, shown
 from experiments.results.model_names import facts, in_words
 from experiments.results.provenance import peak_memory_mb, provenance
@@ -52,8 +58,6 @@ COLUMNS = [
     "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "baseline",
     "zero-overhead", "efficiency", "τ", "d", "v", "compile s",
 ]  # fmt: skip
-
-register_resolvers()
 
 
 @dataclass
@@ -173,28 +177,40 @@ class Benchmark:
 
     def run(self) -> list[Row]:
         """Warm up, time the entries interleaved with their parts, and return a row for each."""
-        batches = self._plan.batches()
+        batches, at = self._plan.batches(), f"T={self._sampling.temperature:g}"
         for entry in self.entries:
-            announce(f"T={self._sampling.temperature:g} {entry.name} {entry.mode}: first generations")
-            self._measure_costs(entry, batches[0])
+            announce(f"{at} {entry.name} {entry.mode}: first generations")
+            self._warm_up(entry, batches)
+        with Steps(self._plan.repeats * len(batches) * len(self.entries), is_timed=True) as steps:
+            for repeat in range(self._plan.repeats):
+                # Rotate and reverse the order, so that no entry is always first.
+                order = self.entries[repeat:] + self.entries[:repeat]
+                for entry in self.entries:
+                    entry.runs.append([])
+                for batch in batches:
+                    for entry in order if repeat % 2 == 0 else reversed(order):
+                        self._time(entry, batch)
+                        doing = f"{at}, repeat {repeat + 1} of {self._plan.repeats}, {entry.name} {entry.mode}"
+                        steps.update(doing, advance=1)
+        return [self._row(entry) for entry in self.entries]
+
+    def _warm_up(self, entry: Entry, batches: Sequence[Batch]) -> None:
+        """Generate every batch twice; the difference is what compiling takes."""
+        self._measure_costs(entry, batches[0])
+        with Steps(len(batches), is_timed=True) as steps:
             for batch in batches:
                 first, again = (self._timed(entry, batch) for _ in range(2))
                 if entry.mode == "compiled":
                     entry.compile_seconds += max(0.0, first.seconds - again.seconds)
                 if entry.loop:
                     self._parts(entry, entry.loop, batch, again)
-        for repeat in range(self._plan.repeats):
-            # Rotate and reverse the order, so that no entry is always first.
-            order = self.entries[repeat:] + self.entries[:repeat]
-            for entry in self.entries:
-                entry.runs.append([])
-            announce(f"T={self._sampling.temperature:g}, repeat {repeat + 1} of {self._plan.repeats}")
-            for batch in batches:
-                for entry in order if repeat % 2 == 0 else reversed(order):
-                    entry.runs[-1].append(run := self._timed(entry, batch))
-                    if entry.loop:
-                        entry.with_parts.append((run, self._parts(entry, entry.loop, batch, run)))
-        return [self._row(entry) for entry in self.entries]
+                steps.update(f"first generations of {entry.name} {entry.mode}", advance=1)
+
+    def _time(self, entry: Entry, batch: Batch) -> None:
+        """Time a batch, and right after it the parts of the entry's loop."""
+        entry.runs[-1].append(run := self._timed(entry, batch))
+        if entry.loop:
+            entry.with_parts.append((run, self._parts(entry, entry.loop, batch, run)))
 
     def _measure_costs(self, entry: Entry, batch: Batch) -> None:
         """Pass costs of drafting and of target passes, timed after the prompts, to a policy with `use_costs`."""
@@ -324,12 +340,10 @@ def main(cfg: DictConfig) -> None:
 
 def write(rows: list[Row], folder: Path, about: dict, config: object) -> None:
     """Write the rows as JSON, as Markdown and as a plot."""
+    from experiments.reporting.plots.benchmark_picture import draw_benchmark  # matplotlib takes a second
+
     record = {"about": about, "config": config, "rows": [asdict(row) for row in rows]}
     (folder / "benchmark.json").write_text(json.dumps(record, indent=1))
     (folder / "benchmark.md").write_text(markdown(table(rows)), encoding="utf-8")
     labelled = [(f"{row.name} {row.mode}", row) for row in rows]
     draw_benchmark(labelled, folder / "benchmark.png")
-
-
-if __name__ == "__main__":
-    main()

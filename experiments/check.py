@@ -1,19 +1,24 @@
 """Check parts against their contracts: `python -m experiments.check drafter=mine`, or verifier, gamma or prompts."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("check")
+    raise SystemExit
+
 import sys
 from collections.abc import Iterator
 from functools import partial
 
 from omegaconf import DictConfig
 
-from experiments.config.builders import build, build_target, build_with_target, register_resolvers
+from experiments.config.builders import build, build_target, build_with_target
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
 from experiments.results.passed_checks import note_passed
 from framework.conformance import Report, check_drafter, check_gamma_policy, check_prompt_source, check_verifier
 from framework.core.validation import check_whole
 
-register_resolvers()
 PARTS = ("drafter", "verifier", "gamma", "prompts")
 
 
@@ -52,7 +57,3 @@ def _reports(cfg: DictConfig) -> Iterator[Report]:
         if not report.breaches:
             note_passed(type(drafter(target=target)))  # the tick in tables of later measurements
         yield report
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """Compare all drafters: `python -m experiments.compare`, or with records=SOURCE report earlier records again."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("compare")
+    raise SystemExit
+
 import math
 import sys
 from collections.abc import Iterator
@@ -8,7 +14,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.config.builders import build_candidate, build_sampling, build_tracker, register_resolvers
+from experiments.config.builders import build_candidate, build_sampling, build_tracker
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
 from experiments.config.comparison import prepare_comparison
@@ -21,8 +27,6 @@ from experiments.results.record import Record
 from experiments.results.records import load_records
 
 PROJECT = "wandb:"  # prefix of records= for a W&B project
-
-register_resolvers()
 
 
 @command("compare")
@@ -127,7 +131,3 @@ def at_temperature(cfg: DictConfig, temperature: float) -> DictConfig:
     with open_dict(cfg):
         cfg.sampling.temperature = temperature
     return cfg
-
-
-if __name__ == "__main__":
-    main()

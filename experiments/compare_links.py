@@ -3,6 +3,12 @@
 Bytes and acceptance are counted; times are computed from them for the machines and links in conf/compare_links.yaml.
 """
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("compare_links")
+    raise SystemExit
+
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -24,14 +30,13 @@ from experiments.config.builders import (
     build_target,
     check_basics,
     check_parts,
-    register_resolvers,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
+from experiments.config.progress import Steps
 from framework.metrics.tally import Tally
 from framework.metrics.theory import cost_over_link, optimal_gamma, speedup
 
-register_resolvers()
 MAX_GAMMA = 100
 
 
@@ -73,20 +78,21 @@ def count(cfg: DictConfig, formats: list[dict[str, int | None]]) -> list[Sent]:
     with status("loading the target"):
         target = build_target(cfg)
     prompts = [list(prompt.tokens) for prompt in build_prompts(cfg, target).prompts]
-    stopping, found = build_stopping(cfg, target), []
-    for sent_as, node in zip(formats, nodes, strict=True):
-        drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)
-        engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
-        with status(f"decoding with {sent_as}"):
+    stopping, found = build_stopping(cfg, target), list[Sent]()
+    with Steps(len(formats)) as steps:
+        for sent_as, node in zip(formats, nodes, strict=True):
+            steps.update(f"decoding with {sent_as}", completed=len(found))
+            drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)
+            engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
             alone = engine.each_alone(prompts, stopping=stopping, seed=cfg.seed, detailed=True)
             tallies, ups, downs = zip(*((each, drafter.bytes_up, drafter.bytes_down) for each in alone), strict=True)
-        tally, up, down = Tally.total(tallies), sum(ups), sum(downs)
-        metrics = tally.metrics()
-        found.append(
-            Sent(**sent_as, alpha=metrics["alpha/overlap"], tau=metrics["tau"], up=up / tally.committed,
-                 up_per_drafted=up / tally.num_drafted, down=down / tally.committed,
-                 down_per_round=down / tally.num_rounds)
-        )  # fmt: skip
+            tally, up, down = Tally.total(tallies), sum(ups), sum(downs)
+            metrics = tally.metrics()
+            found.append(
+                Sent(**sent_as, alpha=metrics["alpha/overlap"], tau=metrics["tau"], up=up / tally.committed,
+                     up_per_drafted=up / tally.num_drafted, down=down / tally.committed,
+                     down_per_round=down / tally.num_rounds)
+            )  # fmt: skip
     return found
 
 
@@ -157,7 +163,3 @@ def main(cfg: DictConfig) -> None:
         file = Path(HydraConfig.get().runtime.output_dir) / "links.json"
         file.write_text(json.dumps([asdict(sent) for sent in found], indent=2) + "\n")
         Console(width=150).print(table(found, cfg))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """Compare acceptance rules on equal drafts: `python -m experiments.compare_rules` prints tokens per round."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("compare_rules")
+    raise SystemExit
+
 import json
 import statistics
 import sys
@@ -22,11 +28,11 @@ from experiments.config.builders import (
     build_target,
     check_basics,
     check_tree,
-    register_resolvers,
     rules,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
+from experiments.config.progress import Steps
 from experiments.reporting.tables.text_table import markdown, shown
 from framework.core.draft import Outcome
 from framework.core.drafter import Drafter
@@ -42,8 +48,6 @@ from framework.verifiers.verifier import Verifier
 
 COLUMNS = ["drafter", "T", "γ", "rule", "tokens per round", "gain"]
 OF_A_ROW = ("drafter", "options", "temperature", "gamma", "rules")
-
-register_resolvers()
 
 
 class Scored:
@@ -245,8 +249,10 @@ def main(cfg: DictConfig) -> None:
             for number in range(len(cfg.rows)):  # drop each again: together they may not fit into memory
                 build_drafter(cfg, number, target)
         rows: list[Row] = []
-        for number, setting in enumerate(cfg.rows):
-            with status(f"{setting.drafter}, T = {setting.temperature:g}, {', '.join(setting.rules)}"):
+        with Steps(len(cfg.rows)) as steps:
+            for number, setting in enumerate(cfg.rows):
+                doing = f"{setting.drafter}, T = {setting.temperature:g}, {', '.join(setting.rules)}"
+                steps.update(doing, completed=number)
                 found = score_rules(
                     target,
                     build_drafter(cfg, number, target),
@@ -258,7 +264,7 @@ def main(cfg: DictConfig) -> None:
                     first_seed=cfg.seed,
                     seeds=cfg.seeds,
                 )
-            rows += rows_of(setting, found)
+                rows += rows_of(setting, found)
         folder = Path(HydraConfig.get().runtime.output_dir)
         cells = [COLUMNS, *(row.cells for row in rows)]
         title = "Expected tokens per round: Σ stop_probs · (depth + 1)"
@@ -266,7 +272,3 @@ def main(cfg: DictConfig) -> None:
         (folder / "rules.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
         (folder / "rules.md").write_text(f"{markdown(cells)}\n{caption_of(cfg)}.\n", encoding="utf-8")
         print(f"rules.json and rules.md: {folder}")
-
-
-if __name__ == "__main__":
-    main()

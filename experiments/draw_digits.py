@@ -3,6 +3,12 @@
 Run `python -m experiments.draw_digits`; conf/draw_digits.yaml sets the models.
 """
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("draw_digits")
+    raise SystemExit
+
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +27,12 @@ from experiments.config.builders import (
     build_target,
     check_basics,
     check_parts,
-    register_resolvers,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
 from experiments.corpora.digits import LEVELS, SIDE, Digits, levels_of
 from experiments.reporting.plots.picture_style import INK
 from framework.decoding.autoregressive import Autoregressive
-
-register_resolvers()
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,3 @@ def main(cfg: DictConfig) -> None:
         picture(drawn).savefig(file, dpi=150)
         print(drawn.words)
         print(f"The picture: {file}")
-
-
-if __name__ == "__main__":
-    main()

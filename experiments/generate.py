@@ -1,6 +1,11 @@
 """Decode one prompt and colour its tokens by producer: `python -m experiments.generate prompt="def quicksort("`."""
 
-import re
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("generate")
+    raise SystemExit
+
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +16,6 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.api import build_decoder
-from experiments.config.builders import register_resolvers
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
 from experiments.config.loaded_models import NO_MODELS
@@ -19,8 +23,6 @@ from experiments.config.option_checks import check_kind
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.reporting.completion import Completion
 from framework.metrics.producer import Producer
-
-register_resolvers()
 
 # Replaced tokens are also underlined, to be visible without colours.
 STYLES: dict[Producer, str] = {"accepted": "green", "replaced": "red underline", "bonus": "cyan", "plain": ""}
@@ -31,7 +33,7 @@ VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 @command("generate")
-def run(cfg: DictConfig) -> None:
+def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the text decoded so far is above"):
         prompt = prompt_of(cfg)
         decoder = build_decoder(cfg, NO_MODELS, ResourceCache())
@@ -41,18 +43,6 @@ def run(cfg: DictConfig) -> None:
         completion = show_live(completions, console) if on_terminal else write(completions)
         note = Console(stderr=True, highlight=False)
         note.print(Text(completion.in_words, "dim"), soft_wrap=True)
-
-
-def main() -> None:
-    """Quote the value of `prompt=` for Hydra, so that parentheses, commas and quotes are taken literally."""
-    sys.argv = [_quoted(argument) if argument.startswith("prompt=") else argument for argument in sys.argv]
-    run()
-
-
-def _quoted(argument: str) -> str:
-    key, text = argument.split("=", 1)
-    # In Hydra's quotes a backslash is literal, except before a quote or at the end.
-    return f"{key}='" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
 
 
 def prompt_of(cfg: DictConfig) -> str:
@@ -116,7 +106,3 @@ def _standing(completion: Completion) -> Text:
 
 def _visible(text: str) -> str:
     return text.translate(VISIBLE)
-
-
-if __name__ == "__main__":
-    main()

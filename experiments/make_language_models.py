@@ -1,15 +1,21 @@
 """Train a language model and its drafter from scratch on any text, for unconditional generation.
 
-Run `python -m experiments.make_language_models`; conf/language_models.yaml sets the text. Killed runs resume from their
-last checkpoint in `workdir`.
+Run `python -m experiments.make_language_models`; conf/make_language_models.yaml sets the text. Killed runs
+resume from their last checkpoint in `workdir`.
 """
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("make_language_models")
+    raise SystemExit
 
 import json
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.config.builders import build, register_resolvers
+from experiments.config.builders import build
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
@@ -25,8 +31,6 @@ from experiments.trainer.pretraining import (
 from framework.core.option_error import options_under
 from framework.core.validation import check_whole
 from framework.prompts.prompt_source import PromptSource
-
-register_resolvers()
 
 
 def _texts(source: PromptSource, key: str) -> list[str]:
@@ -53,7 +57,7 @@ def read_text(cfg: DictConfig) -> TokenisedText:
     )
 
 
-@command("language_models")
+@command("make_language_models")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         check_kind("every_byte", cfg.every_byte, [bool])
@@ -67,7 +71,3 @@ def main(cfg: DictConfig) -> None:
             f"Next: python -m experiments.{cfg.next} target.path={cfg.folder}/target "
             f"drafter.model.path={cfg.folder}/drafter"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,14 @@
 """Train an encoder-decoder pair from scratch: a tokenizer, a T5 target, and drafters distilled from it.
 
-Run `python -m experiments.make_pair`; conf/pair.yaml sets the source, which may be any with references. Killed runs
-resume from their last checkpoint in `workdir`.
+Run `python -m experiments.make_pair`; conf/make_pair.yaml sets the source, which may be any with references. Killed
+runs resume from their last checkpoint in `workdir`.
 """
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("make_pair")
+    raise SystemExit
 
 import json
 from pathlib import Path
@@ -13,7 +19,7 @@ from tokenizers import processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from experiments.config.builders import build, register_resolvers
+from experiments.config.builders import build
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
 from experiments.measurement.quality import quality
@@ -25,8 +31,6 @@ from framework.decoding.stopping import Stopping
 from framework.models.pretrained import load_target
 from framework.prompts.prompt_source import Text
 from framework.training.trainable import FILLER, model_inputs, texts_of
-
-register_resolvers()
 
 PAD, END = "<pad>", "</s>"  # ids 0 and 1, as in T5; pad is also the decoder's start token
 SENTENCES_PER_BATCH = 64  # for decoding the scored translations
@@ -149,11 +153,7 @@ def make_pair(cfg: DictConfig) -> None:
     (folder / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-@command("pair")
+@command("make_pair")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         make_pair(cfg)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,12 @@
 Run `python -m experiments.make_zoo`. Killed runs resume from their last checkpoint in `workdir`.
 """
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("make_zoo")
+    raise SystemExit
+
 import json
 import sys
 from pathlib import Path
@@ -13,7 +19,6 @@ from transformers import PreTrainedTokenizerFast
 
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
-from experiments.config.help_text import register_help
 from experiments.corpora.python_corpus import Corpus, read_python_corpus
 from experiments.corpora.standard_library import StandardLibrary
 from experiments.trainer.pretraining import (
@@ -26,8 +31,6 @@ from experiments.trainer.pretraining import (
     train_models,
     train_tokenizer,
 )
-
-register_help()
 
 
 def prepare_data(cfg: DictConfig) -> dict:
@@ -100,11 +103,7 @@ def _merged(cfg: DictConfig, *changes: DictConfig | dict[str, str]) -> DictConfi
     return merged
 
 
-@command("zoo")
+@command("make_zoo")
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         train_zoo(cfg)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """Measure one point, or many with -m: `python -m experiments.measure drafter=ngram gamma.gamma=4`."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("measure")
+    raise SystemExit
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +16,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from experiments.config.builders import build_candidate, build_sampling, build_tracker, prepare, register_resolvers
+from experiments.config.builders import build_candidate, build_sampling, build_tracker, prepare
 from experiments.config.cli_errors import is_point_of_sweep, one_line_errors
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
@@ -22,12 +28,9 @@ from experiments.results.record import Record
 from experiments.results.sweeps import COMPARES_ONLY
 from experiments.tracking.tracker import ERROR_FILE, JsonlTracker, describe, write_json
 
-register_resolvers()
-
 
 @command("measure")
 def main(cfg: DictConfig) -> None:
-    register_resolvers()  # a launcher's processes unpickle this function without running its module
     folder = Path(HydraConfig.get().runtime.output_dir)
     if not is_point_of_sweep():
         with one_line_errors():
@@ -119,7 +122,3 @@ def print_briefly(record: Record) -> None:
     figures = {"τ": metrics.get("tau"), "α": metrics.get("alpha/empirical"), "speedup": metrics.get("speedup/measured")}
     shown = ", ".join(f"{name} {value:.2f}" for name, value in figures.items() if value is not None)
     print(f"{record.name}: {shown}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

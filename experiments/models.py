@@ -1,5 +1,11 @@
 """Write docs/models.md, the list of served and refused architectures: `python -m experiments.models`."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("models")
+    raise SystemExit
+
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import shorten
@@ -111,7 +117,3 @@ def _line(cells: Iterable[str]) -> str:
 def _shortened(reason: str) -> str:
     """Reason without the class name, with pipes and line breaks replaced for a table cell."""
     return " ".join(reason.split("cannot be served: ")[-1].replace("|", "/").split())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """Prove losslessness: `python -m experiments.prove` prints and saves the matrix and the negative controls."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("prove")
+    raise SystemExit
+
 import json
 import sys
 from collections.abc import Sequence
@@ -12,10 +18,10 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from experiments.config.builders import register_resolvers
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
+from experiments.config.progress import Steps
 from experiments.proof.negative_controls import Caught, controls
 from experiments.proof.proof_matrix import FALSE_ALARM, Cell, Prover
 from framework.conformance.standard_cases import ROUNDING_OF
@@ -24,8 +30,6 @@ from framework.core.validation import check_whole
 
 LEAST_SAMPLES = 20_000  # with fewer, most continuations are too rare for a bin of their own
 MOST_CONTINUATIONS = 20_000  # counted by a chi-square test
-
-register_resolvers()
 
 
 def cell_table(title: str, cells: Sequence[Cell], parts: Sequence[str]) -> Table:
@@ -85,16 +89,16 @@ def main(cfg: DictConfig) -> None:
         matrix: list[Cell] = []
         policies: list[Cell] = []
         found: list[Caught] = []
-        with status("proving") as doing:
-            for cells, source in ((matrix, prover.matrix()), (policies, prover.policies())):
-                for cell in source:
-                    cells.append(cell)
+        cases, others = list(prover.matrix()), list(prover.policies())
+        with Steps(len(cases) + len(others)) as steps:
+            for cells, source in ((matrix, cases), (policies, others)):
+                for case in source:
+                    steps.update(", ".join(case), completed=len(matrix + policies))
+                    cells.append(prover.cell(*case))
                     _save(path, matrix + policies, found)
-                    done = f"{len(matrix + policies)} cells"
-                    doing.update(f"{done}: {cell.drafter}, {cell.verifier}, {cell.gamma_policy}, {cell.sampling}")
-            doing.update("injecting faults")
+        with status("injecting faults"):
             found += [Caught.of(control) for control in controls()]
-            _save(path, matrix + policies, found)
+        _save(path, matrix + policies, found)
         console = Console(width=None if sys.stdout.isatty() else 170)
         console.print(cell_table("Drafters and verifiers", matrix, ("drafter", "verifier")))
         console.print(cell_table("Gamma policies", policies, ("drafter", "gamma_policy")))
@@ -113,7 +117,3 @@ def main(cfg: DictConfig) -> None:
 
 def _save(path: Path, cells: Sequence[Cell], found: Sequence[Caught]) -> None:
     path.write_text(json.dumps({"cells": list(map(asdict, cells)), "controls": list(map(asdict, found))}, indent=1))
-
-
-if __name__ == "__main__":
-    main()

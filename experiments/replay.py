@@ -1,5 +1,11 @@
 """Tokens per pass of copying drafters, if the target generated the references: `python -m experiments.replay`."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("replay")
+    raise SystemExit
+
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +22,6 @@ from experiments.config.builders import (
     build_target,
     build_with_target,
     check_basics,
-    register_resolvers,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
@@ -29,8 +34,6 @@ from framework.decoding.stopping import Stopping
 from framework.metrics.tally import Tally
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
-
-register_resolvers()
 
 
 def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
@@ -126,11 +129,12 @@ def table(rows: list[tuple[str, str, Tally]], varied: str) -> Cells:
 def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
-        cells = table(list(replay(cfg)), cfg.vary.key.split(".")[-1] if cfg.vary else "")
+        rows = []
+        with status("replaying the references") as doing:
+            for value, name, tally in replay(cfg):
+                rows.append((value, name, tally))
+                doing.update(f"{len(rows)} replays, the last with {name}")
+        cells = table(rows, cfg.vary.key.split(".")[-1] if cfg.vary else "")
         Console().print(shown(cells, title="If the target wrote the references"))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "table.md").write_text(markdown(cells), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

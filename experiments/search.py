@@ -1,5 +1,11 @@
 """Search for the fastest settings: `python -m experiments.search`. The same command resumes a killed search."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("search")
+    raise SystemExit
+
 import shlex
 import sys
 import time
@@ -15,7 +21,6 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
-from experiments.config.builders import register_resolvers
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
 from experiments.measure import error_on_disk, measure_point
@@ -32,8 +37,6 @@ LEAST_PROMPTS = 3  # no trial is ended before this many prompts
 OF_THE_SEARCH = ("search_space", "trials", "minutes", "startup_trials", "folder")  # not part of a point's config
 MAY_GROW = ("trials", "minutes", "folder")  # may change when a search is resumed
 ENDS = {TrialState.COMPLETE: "measured", TrialState.PRUNED: "ended early", TrialState.FAIL: "failed"}
-
-register_resolvers()
 
 
 @command("search")
@@ -61,9 +64,14 @@ def search(cfg: DictConfig) -> optuna.Study:
     # The seed changes on every resumption; the same seed would propose the same points again.
     study.sampler = gaussian_process(cfg.seed + len(ended), deterministic=False)
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=cfg.startup_trials, n_warmup_steps=LEAST_PROMPTS)
-    while budget.share_spent(len(trials := evaluated(study)), sum(trial.user_attrs[SECONDS] for trial in trials)) < 1:
+    while (spent := _share_spent(budget, evaluated(study))) < 1:
+        print(f"{spent:.0%} of the budget is spent", flush=True)
         measure_trial(cfg, study, study.ask(), space, resources)
     return study
+
+
+def _share_spent(budget: Budget, trials: list[FrozenTrial]) -> float:
+    return budget.share_spent(len(trials), sum(trial.user_attrs[SECONDS] for trial in trials))
 
 
 def check_space(cfg: DictConfig) -> dict[str, Any]:
@@ -200,7 +208,3 @@ def show(study: optuna.Study, folder: Path) -> None:
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
     return OmegaConf.to_container(cfg)  # type: ignore[return-value]
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,12 @@
 The same command resumes a killed search.
 """
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("search_layers")
+    raise SystemExit
+
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +25,6 @@ from experiments.config.builders import (
     build_sampling,
     build_target,
     check_basics,
-    register_resolvers,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
@@ -39,8 +44,6 @@ DIRECTIONS: dict[str, Direction] = {"zero_overhead": "maximize", "measured": "mi
 FEW_LAYERS = 7  # evaluating all 4 ** 7 sets takes minutes
 # Config keys that evaluations depend on; a search can be resumed only with equal values.
 MADE_OF = ("objective", "cost", "gamma", "sampling", "prompts", "rounds", "max_new_tokens", "repeats", "seed")
-
-register_resolvers()
 
 
 @command("search_layers")
@@ -242,7 +245,3 @@ def _report(
         console.print(line)
     console.print(f"\nPicture: {picture}\nResult: {result}")
     console.print(f"Next: python -m experiments.measure drafter=layer_skip drafter.layers={result}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """Train a drafter for a target: `python -m experiments.train drafter=medusa`. The same command resumes a killed run."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("train")
+    raise SystemExit
+
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -17,7 +23,6 @@ from experiments.config.builders import (
     build_target,
     build_with_target,
     check_basics,
-    register_resolvers,
     yamls,
 )
 from experiments.config.cli_errors import is_point_of_sweep, one_line_errors, status
@@ -34,8 +39,6 @@ from framework.core.option_error import options_under
 from framework.core.validation import check_whole
 from framework.models.target import Target
 from framework.training.trainable import Trainable
-
-register_resolvers()
 
 DATA = ("texts", "samples")
 INSTEAD = {
@@ -229,7 +232,3 @@ def main(cfg: DictConfig) -> None:
         group = cfg.training.loaded_by.split(".")[0]  # the config group whose yaml loads the trained weights
         loads = [f"{group}={trained}", f"{cfg.training.loaded_by}={relative(folder)}"]
         print(" ".join(["Next: python -m experiments.measure", *target, *loads]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """Save a workspace and a report to a W&B project: `python -m experiments.wandb_report project=entity/project`."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.config.command import run_command
+
+    run_command("wandb_report")
+    raise SystemExit
+
 import math
 from importlib.util import find_spec
 
@@ -48,7 +54,3 @@ def check_temperatures(temperatures: object) -> None:
     values = temperatures if OmegaConf.is_list(temperatures) else [None]
     if not all(type(value) in (int, float) and 0 <= value < math.inf for value in values):  # type: ignore[attr-defined]
         raise ValueError(f"temperatures is {temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
-
-
-if __name__ == "__main__":
-    main()

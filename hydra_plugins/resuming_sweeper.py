@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from experiments.config.cli_errors import one_line_errors
 from experiments.measurement.ranks import started_together
 from experiments.measurement.resource_cache import process_cache
-from experiments.reporting.publish import mirror_missing, print_report
 from experiments.results.records import load_records
 from experiments.results.sweeps import Sweep, check_cores, claim, error_of, set_aside
 from experiments.tracking.tracker import Mirror
@@ -66,6 +65,8 @@ class ResumingSweeper(BasicSweeper):
 
     def _mirror_finished(self, finished: dict[str, DictConfig], folder: Path) -> None:
         """Send finished points to the tracker, in case a kill came between record and tracker."""
+        from experiments.reporting.publish import mirror_missing  # takes seconds
+
         for name, cfg in finished.items():
             mirror_missing(folder / name, _tracker(cfg))
 
@@ -98,6 +99,8 @@ class ResumingSweeper(BasicSweeper):
         Raises:
             CompactHydraException: some points have no record; the message lists them with the reasons.
         """
+        from experiments.reporting.publish import print_report  # takes seconds
+
         assert self.hydra_context is not None and self.config is not None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # about failed points, which are listed below
@@ -149,9 +152,8 @@ def _task_text(config: DictConfig) -> str:
 
 
 def _tracker(config: DictConfig) -> Mirror:
-    from experiments.config.builders import (
-        build_tracker,  # the import takes seconds, and Hydra imports this file for every command
-    )
+    # The import takes seconds, and Hydra imports this file for every command.
+    from experiments.config.builders import build_tracker
 
     return build_tracker(config, process_cache())
 

@@ -15,13 +15,12 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.cli_errors import status
-from experiments.config.help_text import register_help
+from experiments.config.help_text import CONF
 from experiments.config.loaded_models import NO_MODELS, LoadedModels
 from experiments.config.option_checks import check_kind, check_options
 from experiments.config.renamed_options import check_config
 from experiments.measurement.multi_turn import with_next_turns
 from experiments.measurement.plan import Candidate, Plan
-from experiments.measurement.ranks import begun
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.results.model_names import facts
 from experiments.tracking.tracker import Mirror, Point
@@ -44,15 +43,6 @@ MOST = 2**62  # fits into int64
 # Tokens per decoder. Compiling a graph takes 5 s per layer of a pass, and running it saves 0.3 ms
 # (docs/performance.md).
 GRAPHS_PAY_FROM = 16_000
-REPOSITORY = Path(__file__).parents[2]
-ZOO = REPOSITORY / "experiments" / "zoo"
-
-
-def register_resolvers() -> None:
-    """Register the yaml resolvers `zoo` (embedded models), `begun` (start time shared by ranks) and those of help."""
-    register_help()
-    OmegaConf.register_new_resolver("begun", begun, use_cache=True, replace=True)
-    OmegaConf.register_new_resolver("zoo", lambda name: str(ZOO / name), replace=True)
 
 
 def build(node: DictConfig) -> Any:
@@ -91,7 +81,7 @@ def _failed_key(error: InstantiationException) -> str:
 @cache
 def yamls(group: str) -> dict[str, DictConfig]:
     """All yamls of a Hydra group by name."""
-    return {path.stem: OmegaConf.load(path) for path in sorted((REPOSITORY / "conf" / group).glob("*.yaml"))}  # type: ignore[misc]
+    return {path.stem: OmegaConf.load(path) for path in sorted((CONF / group).glob("*.yaml"))}  # type: ignore[misc]
 
 
 def rules() -> dict[str, Verifier]:

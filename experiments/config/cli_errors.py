@@ -14,11 +14,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from experiments.config.progress import Steps
 
-def status(doing: str) -> Status:
-    """Spinner for steps that take seconds: `with status("building ngram"):`. Silent without a terminal."""
+
+def status(doing: str) -> Status | Steps:
+    """Spinner for steps that take seconds: `with status("building ngram"):`; see `Steps` for one without a terminal."""
     # A notebook's kernel claims colours without a terminal, and a live display there would need ipywidgets.
-    return Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty()).status(doing)
+    console = Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty())
+    return console.status(doing) if console.is_terminal else Steps(doing=doing)
 
 
 def announce(doing: str) -> None:
@@ -87,7 +90,8 @@ def _in_one_line(error: BaseException, interrupted: str | None) -> str | None:
 
 
 def _named(error: BaseException, message: str | None = None) -> str:
-    return f"{type(error).__name__}: {error if message is None else message}"
+    lines = str(error if message is None else message).splitlines()
+    return f"{type(error).__name__}: {' '.join(line.strip() for line in lines)}"
 
 
 def is_point_of_sweep() -> bool:

@@ -1,45 +1,70 @@
-"""Entry points of `python -m experiments.NAME`."""
+"""Commands: modules of experiments/ that are imported after their arguments are checked, because it takes seconds."""
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.config.cli_errors import one_line_errors
+from experiments.config.cli_errors import announce, one_line_errors, status
 from experiments.config.command_line import checked_arguments
+from experiments.config.help_text import CONF
+from experiments.config.resolvers import register_resolvers
 
 
-def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
-    """Decorate a function to be called with conf/CONFIG_NAME.yaml composed with the command line."""
+@dataclass(frozen=True)
+class Command:
+    """The main function of experiments/NAME.py; called without arguments, it takes them from the command line."""
 
-    def decorate(run: Callable[[DictConfig], None]) -> Callable[[], None]:
-        @wraps(run)
-        def task(cfg: DictConfig) -> None:
-            try:
-                run(cfg)
-            except BaseException:
-                remove_if_unused(Path(HydraConfig.get().runtime.output_dir))
-                raise
+    name: str
+    run: Callable[[DictConfig], None]
 
-        composed = hydra.main(version_base="1.3", config_path="../conf", config_name=config_name)(task)
+    def __call__(self) -> None:
+        run_command(self.name)
 
-        @wraps(run)
-        def main() -> None:
-            given = sys.argv
-            with one_line_errors(interrupted=None):
-                sys.argv = [given[0], *checked_arguments(config_name, given[1:])]
-            try:
-                composed()
-            finally:
-                sys.argv = given
 
-        return main
+def command(name: str) -> Callable[[Callable[[DictConfig], None]], Command]:
+    """Decorate the main function of experiments/NAME.py, which takes conf/NAME.yaml composed with the arguments."""
+    return lambda run: Command(name, run)
 
-    return decorate
+
+def run_command(name: str) -> None:
+    """Check the arguments in sys.argv, compose conf/NAME.yaml with them, and run `main` of experiments/NAME.py.
+
+    Help texts and errors in the arguments need none of the command's imports.
+    """
+
+    def task(cfg: DictConfig) -> None:
+        register_resolvers()  # a launcher's processes unpickle this function only
+        try:
+            _loaded(name).run(cfg)
+        except BaseException:
+            remove_if_unused(Path(HydraConfig.get().runtime.output_dir))
+            raise
+
+    task.__module__ = f"experiments.{name}"  # Hydra names the job after it
+    register_resolvers()
+    given = sys.argv
+    with one_line_errors(interrupted=None):
+        sys.argv = [f"python -m experiments.{name}", *checked_arguments(name, given[1:])]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
+    finally:
+        sys.argv = given
+
+
+def _loaded(name: str) -> Command:
+    module = f"experiments.{name}"
+    if module in sys.modules:
+        return sys.modules[module].main
+    if not sys.stderr.isatty():
+        announce(f"{name}: loading PyTorch and Transformers")
+    with status("loading PyTorch and Transformers"):
+        return import_module(module).main
 
 
 def remove_if_unused(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """Checks of command-line overrides: each mistake ends in one line before anything is composed, loaded or written."""
 
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -27,6 +29,7 @@ PLAIN = re.compile(r"[\w./~:-]+")  # a value that needs no quotes
 FREE_NAMES = ("drafters", "search_space", "hydra")  # mappings whose keys a user chooses
 SHARED_MODEL = "drafter.model."  # sets the draft model of every drafter of a comparison
 SEARCH_PATH = "hydra.searchpath"
+LITERAL = "prompt="  # an option whose text may hold parentheses, commas and quotes
 NOTED = "paper"  # the section that +paper_task and +paper_drafter add to the records of any command
 WITHOUT_CHECK = ("help", "hydra_help", "info", "shell_completion")
 
@@ -41,11 +44,12 @@ def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         ValueError: an argument is misspelt, unknown, misplaced or lacks -m.
     """
-    arguments = _with_models(arguments)
+    arguments = [_quoted(each) if each.startswith(LITERAL) else each for each in _with_models(arguments)]
     _check_flags(arguments)
     flags = get_args_parser().parse_args(list(arguments))
-    if any(getattr(flags, name) for name in WITHOUT_CHECK) or flags.config_path:
+    if any(getattr(flags, name) for name in WITHOUT_CHECK):
         return list(arguments)
+    _check_places(flags)
     overrides = check_overrides(
         flags.config_name or config_name,
         flags.overrides,
@@ -112,7 +116,10 @@ class _Overrides:
                 )
             if self._choices(each):
                 self._check_choice(each)
-        chosen = self._composed([each for each in self._overrides if self._choices(each)])
+        own = ("hydra.", "hydra/")
+        chosen = self._composed(
+            [each for each in self._overrides if self._choices(each) or each.key_or_group.startswith(own)]
+        )
         self._overrides = [new for each in self._overrides for new in self._of_every_drafter(each, chosen)]
         for each in self._overrides:
             if not self._choices(each):
@@ -160,13 +167,13 @@ class _Overrides:
             raise OverrideError(f"{self._config_name} cannot be composed: {line}") from None
 
     def _no_part(self, key: str) -> str:
+        if key.startswith("hydra."):
+            return f"{key} is no option of Hydra with this launcher and sweeper; see {self._command} --cfg hydra"
         parts = [part for part in self._composed([]).hydra.runtime.choices if not part.startswith("hydra/")]
         return f"{key} is no part of {self._config_name}; allowed: {', '.join(parts)}"
 
     def _choices(self, override: Override) -> list[str]:
         """Choices of the config group that an override selects from; empty if its key is no group."""
-        if override.key_or_group.startswith("hydra/"):
-            return []
         return list(GlobalHydra.instance().config_loader().get_group_options(override.key_or_group))
 
     def _of_main_option(self, override: Override) -> Override:
@@ -192,7 +199,7 @@ class _Overrides:
         names = [str(name) for name in _values(override)]
         for name in names:
             if name not in known and name not in plain.drafters:
-                raise OverrideError(_wrong_choice("drafters", name, known))
+                raise OverrideError(wrong_choice("drafters", name, known))
         named = {each.package for each in self._overrides if each.key_or_group == "drafter" and each.package}
         gone = [f"~drafter@drafters.{name}" for name in plain.drafters if name not in names]
         choices = plain.hydra.runtime.choices
@@ -233,7 +240,7 @@ class _Overrides:
             raise OverrideError(f"{override.input_line} selects several; allowed: one of {', '.join(choices)}")
         for value in _values(override):
             if not isinstance(value, str) or (value not in choices and not self._path):
-                raise OverrideError(_wrong_choice(key, "null" if value is None else str(value), choices))
+                raise OverrideError(wrong_choice(key, "null" if value is None else str(value), choices))
 
     def _check_key(self, override: Override, chosen: DictConfig) -> None:
         """
@@ -250,6 +257,8 @@ class _Overrides:
         if override.is_add() and there and not isinstance(override.value(), dict | list):
             raise OverrideError(f"{key} has a value already; set {str(override.input_line).lstrip('+')} without +")
         is_used = any(f"${{{key}" in str(each.input_line) for each in self._overrides)  # a variable of the user's own
+        if there and not override.is_add():
+            self._check_replaced(key, override, chosen)
         if there or (override.is_add() and (is_used or _takes_more(chosen, key))):
             return
         parent, _, name = key.rpartition(".")
@@ -262,6 +271,18 @@ class _Overrides:
             f"did you mean {' or '.join(near)}?" if near else f"see python -m experiments.{self._config_name} --help"
         )
         raise OverrideError(f"{key} is no option of {self._config_name}; {allowed}")
+
+    def _check_replaced(self, key: str, override: Override, chosen: DictConfig) -> None:
+        """
+        Raises:
+            ValueError: a text, a number or a list replaces a part, and with it all its options.
+        """
+        node, value = OmegaConf.select(chosen, key, throw_on_missing=False), override.value()
+        is_reference = value is None or "${" in str(override.input_line)
+        if OmegaConf.is_dict(node) and not (isinstance(value, dict) or override.is_delete() or is_reference):
+            options = ", ".join(f"{key}.{name}" for name in node if not str(name).startswith("_"))
+            given = str(override.input_line).partition("=")[2]
+            raise OverrideError(f"{key} is {given!r}, which has no options of its own; set one of {options}")
 
     def _groups(self) -> list[str]:
         return sorted(
@@ -289,6 +310,12 @@ def _with_models(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+def _quoted(argument: str) -> str:
+    key, text = argument.split("=", 1)
+    # In Hydra's quotes a backslash is literal, except before a quote or at the end.
+    return f"{key}='" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
+
+
 def _check_flags(arguments: Sequence[str]) -> None:
     """
     Raises:
@@ -301,6 +328,21 @@ def _check_flags(arguments: Sequence[str]) -> None:
             near = get_close_matches(flag, known, 1)
             advice = f"did you mean {near[0]}?" if near else f"set an option without dashes: {argument.lstrip('-')}"
             raise OverrideError(f"{flag} is no flag; {advice}")
+
+
+def _check_places(flags: Namespace) -> None:
+    """
+    Raises:
+        ValueError: a flag names a yaml or a folder that does not exist.
+    """
+    if flags.config_path:
+        raise OverrideError("--config-path would replace conf/; add a folder with --config-dir=FOLDER")
+    if flags.config_dir and not Path(flags.config_dir).is_dir():
+        raise OverrideError(f"--config-dir is {flags.config_dir!r}, no such folder; allowed: a folder of yamls")
+    folders = {CONF, Path(flags.config_dir or CONF)}
+    known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
+    if flags.config_name and flags.config_name.removesuffix(".yaml") not in known:
+        raise OverrideError(wrong_choice("--config-name", flags.config_name, known))
 
 
 def _parsed(line: str) -> Override:
@@ -347,7 +389,8 @@ def _are_numbers(override: Override) -> bool:
     return isinstance(override.value(), IntervalSweep | RangeSweep) or (bool(values) and plain)
 
 
-def _wrong_choice(group: str, value: str, choices: Sequence[str]) -> str:
+def wrong_choice(group: str, value: str, choices: Sequence[str]) -> str:
+    """Error message of a value that is none of the choices."""
     near = get_close_matches(value, choices, 1)
     return f"{group} is {value!r}; {f'did you mean {near[0]}? ' if near else ''}allowed: {', '.join(choices)}"
 

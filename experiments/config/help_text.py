@@ -6,22 +6,26 @@ from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 
-CONF = Path(__file__).parents[2] / "conf"
+EXPERIMENTS = Path(__file__).parents[1]
+CONF = EXPERIMENTS.parent / "conf"
 WIDTH = 110  # characters in a line
 
 
-def register_help() -> None:
-    """Register the resolvers `about` and `parts` for conf/help.yaml."""
-    OmegaConf.register_new_resolver("about", about, replace=True)
-    OmegaConf.register_new_resolver("parts", parts, replace=True)
+def commands() -> dict[str, str]:
+    """Descriptions of all commands by name."""
+    names = sorted(path.stem for path in CONF.glob("*.yaml"))
+    return {name: _description(name) for name in names if (EXPERIMENTS / f"{name}.py").exists()}
 
 
 def about() -> str:
-    """First comment of the command's yaml, its description."""
-    yaml = CONF / f"{HydraConfig.get().job.config_name}.yaml"
-    return yaml.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    """Description of the command."""
+    return _description(str(HydraConfig.get().job.config_name))
+
+
+def _description(name: str) -> str:
+    """First comment of a yaml."""
+    return (CONF / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
 
 def parts() -> str:

@@ -2,10 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.moved_modules import check_current
@@ -24,8 +24,8 @@ def check_options(node: DictConfig) -> None:
     later, this function checks that a number is given.
 
     Raises:
-        ValueError: an option is unknown, has no value or one of the wrong type, or a class has moved; the message
-            names the key.
+        ValueError: an option is unknown, has no value or one of the wrong type, or a class has moved or
+            cannot be imported; the message names the key.
     """
     check_current(node)
     built, is_made_later = _built_by(node), bool(node.get("_partial_"))
@@ -66,11 +66,22 @@ def _is_part(kind: Any) -> bool:
 
 
 def _built_by(node: DictConfig) -> Any:
-    """Class or function that a node's `_target_` names; None if it does not exist, which instantiation reports."""
-    try:
-        return hydra.utils.get_object(node["_target_"])
-    except Exception:
+    """Class or function that a node's `_target_` names; None without one.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    path = node.get("_target_")
+    if not isinstance(path, str):
         return None
+    try:
+        return resolve_name(path)
+    except Exception as error:  # an import runs a user's module, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{node._get_full_key('_target_')} is {path!r}, which cannot be imported ({reason}); allowed: the dotted "
+            "path of a class or function"
+        ) from error
 
 
 def _hints(built: Any) -> dict[str, Any]:

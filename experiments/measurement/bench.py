@@ -1,15 +1,12 @@
 """Interleaved measurement of several points and the baseline on the same prompts, in one process."""
 
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
+from experiments.config.progress import Steps
 from experiments.measurement.batch_runner import BatchResult, BatchRunner
 from experiments.measurement.merging import Merged
 from experiments.measurement.plan import Batch, Candidate, Plan, alive
@@ -110,15 +107,11 @@ def _run_batches(
 ) -> None:
     """Assign batches to ranks round-robin, and merge results after every wave of one batch per rank."""
     num_steps = len(batches[ranks.number :: ranks.size]) * (len(candidates) + plan.repeats * len(runner.decoders))
-    # A refresh thread would disturb the timings.
-    # A notebook's kernel claims colours without a terminal, and a live display there would need ipywidgets.
-    console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
-    with Progress(console=console, transient=True, auto_refresh=False, disable=ranks.number > 0) as progress:
-        bar = progress.add_task("", total=num_steps)
+    with Steps(num_steps, is_timed=True, is_hidden=ranks.number > 0) as steps:
         for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):
             result = BatchResult(wave[ranks.number]) if ranks.number < len(wave) else None
             for doing in runner.run(result) if result else ():
-                progress.update(bar, description=f"{label} {doing}", advance=1, refresh=True)
+                steps.update(f"{label} {doing}", advance=1)
             for each in ranks.all_gather(result):
                 if each:
                     merged.add(each)

@@ -2,10 +2,6 @@
 
 from collections.abc import Sequence
 
-from nltk.tokenize import wordpunct_tokenize
-from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
-from nltk.translate.chrf_score import corpus_chrf
-
 CHRF_BETA = 2  # weight of recall against precision; 2 is the usual choice for chrF
 
 
@@ -20,6 +16,10 @@ def quality(texts: Sequence[str], references: Sequence[str | None]) -> dict[str,
     known = [reference for reference in references if reference is not None]
     if not texts or len(known) < len(texts):
         return {}
+    from nltk.tokenize import wordpunct_tokenize  # takes seconds
+    from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
+    from nltk.translate.chrf_score import corpus_chrf
+
     words = [wordpunct_tokenize(text) for text in texts]
     expected = [[wordpunct_tokenize(reference)] for reference in known]
     # Without smoothing, a corpus with no matching 4-gram would score 0, however many 3-grams match.

@@ -5,9 +5,6 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TypeVar
 
-import torch
-import torch.distributed as dist
-
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)  # for the slowest rank; longer than a batch takes
 
@@ -28,6 +25,8 @@ class Ranks:
         """
         if self.size == 1:
             return [own]
+        import torch.distributed as dist
+
         everybody: list[T | None] = [None] * self.size
         try:
             dist.all_gather_object(everybody, own)
@@ -49,6 +48,9 @@ def joined() -> Ranks:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
     if not started_together():
         return Ranks()
+    import torch  # takes seconds, and every command asks for its ranks
+    import torch.distributed as dist
+
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())  # the default `cuda` device
     dist.init_process_group("gloo", timeout=TIMEOUT)
@@ -76,6 +78,8 @@ def check_devices(device: str, *, several: bool = False, share_cores: bool) -> N
     Raises:
         ValueError: ranks share the cores of a machine, or a GPU.
     """
+    import torch
+
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if joined().size > 1 else 1
     on_gpus = device in ("auto", "cuda") and torch.cuda.is_available() and not several
     if local_size > (torch.cuda.device_count() if on_gpus else 1) and not share_cores:

@@ -45,6 +45,9 @@ LIVELY = {
 FALSE_ALARM = 1e-9  # false-alarm rate of one chi-square test; seeds are fixed
 
 
+Case = tuple[str, str, str, str]  # names of drafter, verifier, gamma policy and sampling setting
+
+
 @dataclass(frozen=True)
 class Cell:
     """One drafter, rule, gamma policy and sampling setting.
@@ -139,8 +142,8 @@ class Prover:
             )[0]
         )
 
-    def matrix(self) -> Iterator[Cell]:
-        """Yield a cell per drafter, compatible rule and sampling setting.
+    def matrix(self) -> Iterator[Case]:
+        """Yield a case per drafter, compatible rule and sampling setting.
 
         If not thorough, rules other than a drafter's default rule are combined with T=1 and T=0 only; enumeration
         covers all settings.
@@ -148,15 +151,15 @@ class Prover:
         for drafter, verifier, sampling in product(self.drafters, self.verifiers, SAMPLINGS):
             wanted = self.thorough or sampling in ("T=1", "T=0") or verifier == self.usual(drafter)
             if wanted and self.fits(verifier, drafter):
-                yield self.cell(drafter, verifier, "fixed", sampling)
+                yield drafter, verifier, "fixed", sampling
 
-    def policies(self) -> Iterator[Cell]:
-        """Yield a cell per adaptive policy and drafter it can steer, with its default rule, at T=1 and T=0."""
+    def policies(self) -> Iterator[Case]:
+        """Yield a case per adaptive policy and drafter it can steer, with its default rule, at T=1 and T=0."""
         others = [policy for policy in yamls("gamma") if not isinstance(self._policy(policy), Fixed)]
         for drafter, policy, sampling in product(self.drafters, others, ("T=1", "T=0")):
             if self._policy(policy).should_continue is not None and not is_stepwise(self.drafters[drafter]):
                 continue  # `should_continue` is never called
-            yield self.cell(drafter, self.usual(drafter), policy, sampling)
+            yield drafter, self.usual(drafter), policy, sampling
 
     def usual(self, drafter: str) -> str:
         """Name of the default rule for a drafter's scheme and shape."""

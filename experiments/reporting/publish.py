@@ -11,8 +11,6 @@ from rich.console import Console
 
 from experiments.config.cli_errors import relative, status
 from experiments.reporting.overview import overview_of
-from experiments.reporting.page.render import write_page
-from experiments.reporting.plots.pictures import draw_pictures
 from experiments.reporting.tables.report import comparison_table, markdown_table
 from experiments.reporting.tables.text_table import markdown
 from experiments.results.record import Record
@@ -118,6 +116,7 @@ def print_report(
     """
     if not records:
         return
+
     # Without a terminal rich assumes 80 columns, too few for the table.
     console, folder = Console(width=None if sys.stdout.isatty() else 160), relative(folder)
     records = [record for group in group_records(records) for record in group.records]  # independent of input order
@@ -151,6 +150,9 @@ def write_report(records: Sequence[Record], folder: Path, changes: RecordDiff | 
     Returns:
         the files of the pictures.
     """
+    from experiments.reporting.page.render import write_page  # with matplotlib, which takes seconds
+    from experiments.reporting.plots.pictures import draw_pictures
+
     folder.mkdir(parents=True, exist_ok=True)
     text = markdown_table(records)
     if changes:

@@ -17,7 +17,7 @@ PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "wandb", "nltk",
 def provenance(device: torch.device) -> dict[str, Any]:
     """Command, commit, package versions and hardware, as JSON values."""
     return {
-        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else ""),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "machine": {
@@ -34,11 +34,6 @@ def peak_memory_mb(device: torch.device) -> float:
     if device.type == "cuda":
         return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def _module() -> str:
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec else Path(sys.argv[0]).stem
 
 
 def _version(package: str) -> str:

@@ -1,6 +1,5 @@
 """Resumable training loop with checkpoints, for any Trainable."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -8,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from experiments.config.progress import Steps
 from experiments.config.renamed_options import with_current_options
 from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
@@ -174,17 +173,16 @@ class Trainer:
         """
         if self.step:
             print(f"resuming at step {self.step} of {self.recipe.steps}")
-        with Progress(disable=not sys.stdout.isatty()) as progress:
-            bar = progress.add_task("training", total=self.recipe.steps, completed=self.step)
+        with Steps(self.recipe.steps, "training", completed=self.step) as steps:
             while self.step < self.recipe.steps:
                 loss = self._take_step(batch(self.step))
-                progress.update(bar, advance=1, description=f"loss {loss:.3f}")
+                steps.update(f"step {self.step}, loss {loss:.3f}", advance=1)
                 evaluates = self._is_due(self.recipe.evaluate_every)
                 if evaluates or self._is_due(LOSS_EVERY):
                     measures = self.trainable.evaluate(held_out) if evaluates else {}
                     self.history.append({"step": self.step, "loss": loss} | measures)
                 if evaluates:
-                    progress.console.print(self._state(), soft_wrap=True, highlight=False)
+                    print(self._state(), flush=True)
                 if self._is_due(self.recipe.checkpoint_every):
                     self._save()
 

@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import track
 from torch import Tensor
 
+from experiments.config.progress import Steps
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.core.validation import check_whole
@@ -89,18 +88,20 @@ def stream_of_samples(prompts: list[list[int]], target: Target, samples: Samples
     Every batch is cached in a file named by a hash of its inputs, so that a killed run resumes with the next batch.
     """
     written: list[list[int]] = []
-    starts = range(0, samples.count, samples.batch)
-    for start in track(starts, "sampling from the target", disable=not sys.stdout.isatty(), transient=True):
-        seeds = list(range(start, min(start + samples.batch, samples.count)))
-        begun = [prompts[seed % len(prompts)] for seed in seeds]
-        temperature = samples.temperatures[start // samples.batch % len(samples.temperatures)]
-        made_of = json.dumps([target.fingerprint, begun, samples.new_tokens, temperature, seeds])
-        file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.json"
-        texts = _kept(file, begun)
-        if texts is None:
-            texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
-            _write_whole(file, texts)
-        written += texts
+    doing = "sampling from the target"
+    with Steps(samples.count, doing) as steps:
+        for start in range(0, samples.count, samples.batch):
+            seeds = list(range(start, min(start + samples.batch, samples.count)))
+            begun = [prompts[seed % len(prompts)] for seed in seeds]
+            temperature = samples.temperatures[start // samples.batch % len(samples.temperatures)]
+            made_of = json.dumps([target.fingerprint, begun, samples.new_tokens, temperature, seeds])
+            file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.json"
+            texts = _kept(file, begun)
+            if texts is None:
+                texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
+                _write_whole(file, texts)
+            written += texts
+            steps.update(doing, completed=len(written))
     return _joined(written, target)
 
 

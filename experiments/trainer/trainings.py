@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from omegaconf import DictConfig
 from rich.console import Console
 
-from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, LINE_STYLES, WIDTH, clear_frame
 from experiments.reporting.publish import relative
 from experiments.reporting.tables.text_table import Cells, markdown, shown
 
@@ -56,6 +53,11 @@ def read_trainings(folder: Path) -> dict[str, Facts]:
 
 def draw_trainings(trainings: dict[str, Facts], file: Path) -> None:
     """Plot each held-out measure against optimiser steps, one line per training."""
+    from matplotlib.figure import Figure  # takes a second
+    from matplotlib.ticker import MaxNLocator
+
+    from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, LINE_STYLES, WIDTH, clear_frame
+
     points = {
         measure: {
             label: [(entry["step"], entry[measure]) for entry in facts["history"] if measure in entry]

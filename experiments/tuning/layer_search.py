@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -11,8 +10,8 @@ from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from rich.progress import Progress
 
+from experiments.config.progress import Steps
 from experiments.tuning.layer_objectives import Evaluation, Objective
 from experiments.tuning.optuna_study import Budget, Direction, fail_unfinished, gaussian_process, open_study, remembered
 from framework.drafting.layer_set import LayerSet
@@ -133,11 +132,10 @@ def uniform_sets(num_layers: int) -> list[LayerSet]:
 
 def run_search(search: Search, objective: Objective, budget: Budget) -> None:
     """Evaluate sets until the budget is spent or all sets are evaluated."""
-    with Progress(transient=True, disable=not sys.stdout.isatty()) as progress:
-        bar = progress.add_task("", total=1.0)
+    with Steps(1.0, "searching") as steps:
         while (spent := budget.share_spent(len(search.trials), search.seconds)) < 1 and not search.is_exhausted:
             best = f"best {search.best.value:.3f}, " if search.trials else ""
-            progress.update(bar, completed=spent, description=f"{best}{len(search.trials)} sets")
+            steps.update(f"{best}{len(search.trials)} sets", completed=spent)
             search.step(objective)
 
 
@@ -149,6 +147,9 @@ def all_sets(num_layers: int) -> Iterator[LayerSet]:
 def exhaust(objective: Objective, num_layers: int) -> tuple[LayerSet, Evaluation]:
     """Evaluate all sets and return the best one."""
     sign = 1 if objective.direction == "maximize" else -1
-    with Progress(transient=True, disable=not sys.stdout.isatty()) as progress:
-        sets = progress.track(all_sets(num_layers), total=4**num_layers - 1, description="all sets")
-        return max(((each, objective.evaluate(each)) for each in sets), key=lambda pair: sign * pair[1].value)
+    with Steps(4**num_layers - 1, "all sets") as steps:
+        found = []
+        for each in all_sets(num_layers):
+            found.append((each, objective.evaluate(each)))
+            steps.update("all sets", advance=1)
+        return max(found, key=lambda pair: sign * pair[1].value)

@@ -520,7 +520,7 @@ def test_every_option_is_in_the_yaml() -> None:
 
 
 def test_the_shipped_set_belongs_to_the_embedded_target() -> None:
-    from experiments.config.builders import ZOO
+    from experiments.config.resolvers import ZOO
     from framework.models.pretrained import load_target
 
     target = load_target(path=str(ZOO / "target"), dtype="float32", device="cpu", attention="sdpa", context=256)

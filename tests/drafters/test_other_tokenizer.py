@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from drafters.other_tokenizer import OtherTokenizer
-from experiments.config.builders import ZOO
+from experiments.config.resolvers import ZOO
 from framework.conformance.tiny_models import EOS, save_tiny, tiny_model, tiny_target, tiny_tokenizer
 from framework.core.sampling import Sampling
 from framework.decoding.engine import Engine

@@ -12,7 +12,7 @@ import torch
 
 from drafters.prompt_lookup import PromptLookup
 from experiments import compare, measure, train
-from experiments.config import builders
+from experiments.config import builders, resolvers
 from experiments.corpora.standard_library import StandardLibrary
 from experiments.proof.tiny_drafters import FITTED
 from experiments.results.records import group_records, load_records
@@ -318,8 +318,8 @@ def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch,
 def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     """Each named sweep, on tiny models: adding a yaml adds its test."""
     folder = folder_of(tiny)
-    monkeypatch.setattr(builders, "ZOO", Path(folder))
-    builders.register_resolvers()  # other tests put theirs in its place
+    monkeypatch.setattr(resolvers, "ZOO", Path(folder))
+    resolvers.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))
     run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
         f"hydra.sweep.dir={tmp_path}")  # fmt: skip

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from experiments import measure
-from experiments.config import builders
+from experiments.config import resolvers
 from experiments.measurement import batch_runner, bench
 from experiments.proof.tiny_drafters import FITTED
 from experiments.results.records import load_records
@@ -105,7 +105,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
     try:
         with (
             mock.patch.object(sys, "argv", ["measure", *arguments, f"hydra.run.dir={folder}"]),
-            mock.patch.object(builders, "ZOO", tiny()[0]),
+            mock.patch.object(resolvers, "ZOO", tiny()[0]),
             mock.patch.object(batch_runner, "PART_REPEATS", 1),
             mock.patch.object(bench, "provenance", lambda device: {}),
             contextlib.redirect_stdout(out),
@@ -113,7 +113,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
-            builders.register_resolvers()  # other tests put theirs in its place
+            resolvers.register_resolvers()  # other tests put theirs in its place
             measure.main()
     except SystemExit as stopped:
         code = stopped.code

@@ -22,12 +22,6 @@ COMMANDS = sorted(path.stem for path in EXPERIMENTS.glob("*.py") if "@command(" 
 EXAMPLE = re.compile(r"python -m experiments\.(\w+)(.*)")
 
 
-def config_of(command: str) -> str:
-    """The yaml that a command reads unless told otherwise."""
-    (name,) = re.findall(r'@command\("(\w+)"\)', (EXPERIMENTS / f"{command}.py").read_text())
-    return name
-
-
 def help_of(command: str, monkeypatch, capsys, *arguments: str) -> str:
     monkeypatch.setattr(sys, "argv", [command, "--help", *arguments])
     with pytest.raises(SystemExit) as stopped:
@@ -46,7 +40,7 @@ def test_help_is_short_and_has_what_a_command_is_its_examples_and_its_parts(comm
     text = help_of(command, monkeypatch, capsys)
     lines = text.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 135, text
-    assert lines[0] == (CONF / f"{config_of(command)}.yaml").read_text().splitlines()[0].removeprefix("# ")
+    assert lines[0] == (CONF / f"{command}.yaml").read_text().splitlines()[0].removeprefix("# ")
     assert 2 <= sum(bool(EXAMPLE.search(line)) for line in lines) <= 4, text
     groups = {group for group in re.findall(r"^  - (?:optional )?([\w@]+)", defaults_of(command), re.MULTILINE)
               if (CONF / group.split("@")[0]).is_dir()}  # fmt: skip
@@ -58,7 +52,7 @@ def test_help_is_short_and_has_what_a_command_is_its_examples_and_its_parts(comm
 
 
 def defaults_of(command: str) -> str:
-    found = re.search(r"^defaults:\n((?:  - .*\n)*)", (CONF / f"{config_of(command)}.yaml").read_text(), re.MULTILINE)
+    found = re.search(r"^defaults:\n((?:  - .*\n)*)", (CONF / f"{command}.yaml").read_text(), re.MULTILINE)
     assert found
     return found[1]
 
@@ -69,7 +63,7 @@ def test_every_example_of_a_help_text_can_be_composed(command, monkeypatch, caps
     assert examples
     for named, written in examples:
         assert named == command
-        name, overrides = config_of(command), []
+        name, overrides = command, []
         for word in shlex.split(written.split(" > ")[0]):
             if word.startswith("--config-name="):
                 name = word.split("=")[1]

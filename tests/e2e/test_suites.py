@@ -11,7 +11,7 @@ from hydra import compose, initialize
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.builders import register_resolvers
+from experiments.config.resolvers import register_resolvers
 
 CONF = Path(__file__).parents[2] / "conf"
 SUITES = sorted(path.stem for path in (CONF / "suite").glob("*.yaml"))

@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from experiments import make_zoo
-from experiments.config.builders import ZOO
+from experiments.config.resolvers import ZOO
 from experiments.corpora import python_corpus
 from experiments.corpora.standard_library import StandardLibrary, is_held_out
 from experiments.trainer import pretraining

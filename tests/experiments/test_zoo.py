@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from drafters.small_transformer import SmallTransformer
-from experiments.config.builders import ZOO, register_resolvers
+from experiments.config.resolvers import ZOO, register_resolvers
 from experiments.corpora.grammar_pairs import GrammarPairs
 from experiments.corpora.standard_library import StandardLibrary
 from experiments.measurement.hugging_face import HuggingFaceGenerate

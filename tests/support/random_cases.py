@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from experiments.config.builders import build, register_resolvers
+from experiments.config.builders import build
+from experiments.config.resolvers import register_resolvers
 from experiments.proof.tiny_drafters import NAMES, drafter_node, tiny_factory_of
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape

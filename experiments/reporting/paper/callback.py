@@ -9,7 +9,6 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
 
-from experiments.reporting.paper.pictures import draw_figures, draw_side_by_side
 from experiments.reporting.paper.tables import table_1, table_2, table_3, table_4, table_5
 from experiments.reporting.publish import relative
 from experiments.reporting.tables.text_table import markdown, shown
@@ -35,6 +34,8 @@ class BesideThePaper(Callback):
         self._shows = shows
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        from experiments.reporting.paper.pictures import draw_figures, draw_side_by_side  # matplotlib takes a second
+
         folder = Path(config.hydra.sweep.dir)
         records = load_records(folder)
         file = folder / f"paper_{self._shows}"

@@ -69,6 +69,11 @@ def figures_of(records: Sequence[Record]) -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
+def draw_speedups(records: Sequence[Record]) -> Figure | None:
+    """Plot of measured, zero-overhead and predicted speedups; None if no speedup was measured."""
+    return _draw_speedups(group_records(records))
+
+
 def _draw_speedups(groups: Iterable[Group]) -> Figure | None:
     panels = _panels(groups, lambda record: record.metrics.get("speedup/measured") is not None)
     if not panels:

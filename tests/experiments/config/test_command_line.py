@@ -1,14 +1,17 @@
 """Command lines with mistakes in keys, groups and structure: one line with the key to change, and no folder."""
 
+import os
+import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from experiments import compare, measure
-from experiments.config.builders import register_resolvers
-from experiments.config.command import remove_if_unused
+from experiments.config.command import remove_if_unused, run_command
 from experiments.config.command_line import OverrideError, checked_arguments
+from experiments.config.help_text import CONF
+from experiments.config.resolvers import register_resolvers
 
 register_resolvers()
 
@@ -67,14 +70,94 @@ MISTAKES = [
     ("measure", ["=3"], "'=3' is no KEY=VALUE"),
     ("measure", ["seed=(3"], "'seed=(3' cannot be parsed; quote its value"),
     ("measure", ["target.path=a,b"], "target.path=a,b has several values; add -m"),
+    # replaced parts
+    ("measure", ["prompts.source=nowhere"], "set one of prompts.source.split, prompts.source.folder"),
+    (
+        "measure",
+        ["engine=compiled"],
+        "engine is 'compiled', which has no options of its own; set one of engine.compile",
+    ),
+    # Hydra's own options
+    (
+        "measure",
+        ["-m", "hydra/launcher=joblb", "seed=1,2"],
+        "hydra/launcher is 'joblb'; did you mean joblib? allowed: ",
+    ),
+    ("measure", ["hydra.launcher.n_jobs=2"], "hydra.launcher.n_jobs is no option of Hydra"),
+    # missing files
+    ("measure", ["--config-name=measur"], "--config-name is 'measur'; did you mean measure? allowed: "),
+    ("measure", ["--config-dir=nowhere"], "--config-dir is 'nowhere', no such folder"),
+    ("measure", ["--config-path=nowhere"], "--config-path would replace conf/; add a folder with --config-dir=FOLDER"),
+]
+# Mistakes that parts see, before a model is loaded.
+WRONG_VALUES = [
+    ("measure", ["gamma.gamma=-1"], "gamma.gamma is -1"),
+    ("measure", ["max_new_tokens=abc"], "max_new_tokens is 'abc'"),
+    ("measure", ["device=abacus"], "device is 'abacus'"),
+    ("measure", ["prompts=jsonl"], "prompts.source.path has no value yet"),
+    ("measure", ["prompts=jsonl", "prompts.source.path=nowhere.jsonl"], "prompts.source.path is 'nowhere.jsonl'"),
+    ("measure", ["target=pretrained"], "target.path has no value yet"),
+    ("measure", ["drafter=ngram", "drafter.corpus=nowhere"], "drafter.corpus is 'nowhere'"),
+    ("measure", ["drafter._target_=mine.Drafter"], "drafter._target_ is 'mine.Drafter', which cannot be imported"),
+    ("measure", ["drafter._target_=drafters.ngram.Ngrm"], "'drafters.ngram' has no attribute 'Ngrm'"),
+    ("measure", ["hydra.run.dir=/proc/x"], "hydra.run.dir is /proc/x, and /proc cannot be written to"),
+    ("compare", ["records=nowhere"], "records is 'nowhere': no record.json there"),
+    ("compare", ["compare_to=nowhere"], "compare_to is 'nowhere': no record.json there"),
+    ("compare", ["publish=true"], "publish is true, and records is None"),
+    ("compare", ["temperatures=0"], "temperatures is 0; allowed: a list of numbers"),
+    ("generate", ["prompt_file=nowhere.txt"], "nowhere.txt"),
+    ("generate", ["prompt=x", "prompt_file=y"], "prompt and prompt_file are both set"),
+    ("train", ["drafter=ngram"], "drafter is 'ngram', which is not trained"),
+    ("check", [], "choose drafter=NAME or verifier=NAME"),
 ]
 
 
-@pytest.mark.parametrize(("config", "arguments", "says"), MISTAKES, ids=lambda value: str(value)[:40])
-def test_a_mistake_ends_in_one_line(config: str, arguments: list[str], says: str) -> None:
-    with pytest.raises(OverrideError) as error:
-        checked_arguments(config, arguments)
-    assert says in str(error.value) and "\n" not in str(error.value)
+def typed(command: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> str:
+    """The error of a command, run in this process."""
+    monkeypatch.setattr(sys, "argv", [command, *arguments])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        run_command(command)
+    assert stopped.value.code == 1
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "arguments", "says"), MISTAKES + WRONG_VALUES, ids=lambda value: str(value)[:40])
+def test_a_mistake_ends_in_one_line_and_leaves_no_folder(
+    command: str,
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    import_module(f"experiments.{command}")  # else a line says that this takes seconds
+    monkeypatch.chdir(tmp_path)
+    error = typed(command, arguments, monkeypatch, capfd)
+    assert says in error and error.count("\n") == 1 and "Traceback" not in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_sixty_mistakes_are_typed_most_of_them_in_keys_and_structure() -> None:
+    assert len(MISTAKES) >= 45 and len(MISTAKES + WRONG_VALUES) >= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [each for each in MISTAKES if each[0] != "measure"][:6] + WRONG_VALUES[:2],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_mistake_from_a_shell_ends_in_two_lines_at_most(
+    command: str, arguments: list[str], says: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{command}", *arguments], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(CONF.parent)},
+    )  # fmt: skip
+    assert done.returncode == 1 and not done.stdout
+    assert says in done.stderr and len(done.stderr.splitlines()) <= 2 and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -137,27 +220,6 @@ def test_a_mistake_ends_in_one_line(config: str, arguments: list[str], says: str
 )
 def test_shorthands_are_written_out_and_others_stay(config: str, arguments: list[str], written_out: list[str]) -> None:
     assert checked_arguments(config, arguments) == written_out
-
-
-@pytest.mark.parametrize(
-    ("main", "arguments", "says"),
-    [
-        (measure.main, ["+temperature=0"], "sampling.temperature"),
-        (compare.main, ["max_new_tokens=0"], "max_new_tokens"),
-    ],
-    ids=["key", "value"],
-)
-def test_a_failed_command_leaves_no_folder(
-    main, arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["command", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 1
-    error = capfd.readouterr().err
-    assert says in error and error.count("\n") == 1 and "Traceback" not in error
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_of_the_users_own_has_further_choices(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from experiments import measure
-from experiments.config.builders import REPOSITORY, yamls
+from experiments.config.builders import yamls
+from experiments.config.help_text import CONF
 from experiments.config.renamed_options import (
     CHOICES,
     KEYS,
@@ -84,7 +85,7 @@ def test_no_choice_has_two_names() -> None:
 
 
 def test_no_command_knows_an_old_key() -> None:
-    with initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         for old in ("prompts.first_tokens", "prompts.too_long", "later_turns"):
             with pytest.raises(ConfigCompositionException):
                 compose("measure", [f"{old}=1"])

@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize
 from omegaconf import OmegaConf
 
-from experiments.config.builders import register_resolvers
+from experiments.config.resolvers import register_resolvers
 from experiments.reporting.paper import published
 from experiments.reporting.paper.callback import TABLES, BesideThePaper
 from experiments.reporting.paper.pictures import draw_figures

@@ -9,7 +9,8 @@ import torch
 from omegaconf import OmegaConf
 
 from drafters.prompt_lookup import PromptLookup
-from experiments.config.builders import build, register_resolvers
+from experiments.config.builders import build
+from experiments.config.resolvers import register_resolvers
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import Draft, DraftedNode, Readout, SamplingScheme
 from framework.core.drafter import is_stepwise

@@ -13,7 +13,8 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from experiments.config.builders import build, register_resolvers
+from experiments.config.builders import build
+from experiments.config.resolvers import register_resolvers
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.goodness_of_fit import Fit, continuation_distribution
 from framework.conformance.tiny_models import tiny_target

@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, tokenization_utils_base
 
-from experiments.config.builders import ZOO, build_prompts
+from experiments.config.builders import build_prompts
+from experiments.config.resolvers import ZOO
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.models.pretrained import load_target
 from framework.prompts.prompt_set import PromptSet, make_prompts

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from experiments.config.builders import ZOO
+from experiments.config.resolvers import ZOO
 from framework.models.pretrained import load_target
 from framework.prompts.detokenizer import UNFINISHED, Detokenizer
 
