@@ -67,9 +67,10 @@ class Child:
         return status
 
     def stop(self) -> None:
-        """Kill the call and wait for its end."""
+        """Kill the call and wait for its end, unless it has ended."""
         self._kill()
-        os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -24,7 +24,7 @@ from tests.mutants.faults import Fault
 SLOWDOWN = 10  # a test hangs if its CPU time exceeds SLOWDOWN times its duration plus EXTRA_SECONDS
 EXTRA_SECONDS = 20
 LONGEST_START = 120  # seconds of CPU time before the first test
-LARGEST_BATCHES = (8, 32, 128)  # pytest imports all test files of a call, so the first batches are small
+LARGEST_BATCHES = (8, 32, 128)  # a call of pytest imports all its test files, so the first batches are small
 # Third-party imports of modules and tests, made once for all trials; each trial imports the project itself.
 PRELOADED = (
     *("torch", "torch._dynamo", "torch._inductor", "torch._inductor.cpp_builder", "torch._inductor.custom_graph_pass"),
@@ -170,12 +170,26 @@ def run_tests(tests: Sequence[RecordedTest], *, note: Path, folder: Path) -> int
         if batch:
             signal.setitimer(signal.ITIMER_PROF, LONGEST_START)
             names = [test.name for test in batch]
-            status = pytest.main([*options, f"--basetemp={folder / 'files'}", *names], plugins=[on_round])
-            if on_round.import_failed:  # pytest then reports an unknown test
+            files = dict.fromkeys(name.partition("::")[0] for name in names)
+            status = pytest.main(
+                [*options, f"--basetemp={folder / 'files'}", *files], plugins=[on_round, _Selection(names)]
+            )
+            if on_round.import_failed:
                 return pytest.ExitCode.TESTS_FAILED
-            if status != pytest.ExitCode.OK:
+            if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return int(status)
     return pytest.ExitCode.OK
+
+
+class _Selection:
+    """Pytest plugin that runs only the named tests, in their order."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = names
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        found = {item.nodeid: item for item in items}
+        items[:] = [found[name] for name in self._names if name in found]
 
 
 class _Watch:

@@ -237,6 +237,19 @@ def test_the_context_ends_a_row(name):
     assert generation.tokens == plain(target, prompts, stopping).tokens
 
 
+def test_the_last_draft_is_no_deeper_than_the_budget(target: Target) -> None:
+    """A round commits one token more than it accepts: of three tokens left, two are drafted."""
+    depths: list[int] = []
+
+    def script(_: list[int], gamma: int) -> list[int]:
+        depths.append(gamma)
+        return [1] * gamma
+
+    decoder, stopwatch = engine(target, Scripted(script), gamma=6), Stopwatch(target.device)
+    decoder.round(decoder.begin([[5, 6, 7]], stopping=Stopping(4), seeds=[0], detailed=False, stopwatch=stopwatch))
+    assert depths == [2]
+
+
 @pytest.mark.parametrize("name", mostly_slow(NAMES, fast=["medusa", "small_transformer"]))
 def test_memory_does_not_grow_with_the_rounds(name):
     """Tensor memory: the buffers of committed tokens have their final width from the start."""

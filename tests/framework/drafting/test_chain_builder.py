@@ -175,3 +175,14 @@ def test_a_distribution_is_standardised_like_the_logits_it_stands_for(sampling: 
         assert got.probs is None
     else:
         assert torch.allclose(got.probs, expected.probs, rtol=0, atol=1e-6)
+
+
+def test_confidence_of_half_precision_logits_is_computed_in_float32() -> None:
+    logits, nodes = torch.randn(2, 50).bfloat16(), list[DraftedNode]()
+
+    def should_continue(node: DraftedNode) -> Tensor:
+        nodes.append(node)
+        return torch.ones(2, dtype=torch.bool)
+
+    grow([logits, logits], sampling=GREEDY, should_continue=should_continue)
+    assert torch.equal(nodes[0].probs, logits.float().softmax(1))
