@@ -214,7 +214,8 @@ def build_drafter(cfg: DictConfig, number: int, target: Target) -> Drafter:
         ValueError: the message names the row.
     """
     setting, key = cfg.rows[number], f"rows.{number}"
-    node: Any = OmegaConf.merge(cfg.drafters[setting.drafter], setting.options)
+    merged = OmegaConf.merge(cfg.drafters[setting.drafter], setting.options)
+    node: Any = OmegaConf.create(OmegaConf.to_container(merged, resolve=True))  # a root: errors name the row's keys
     with naming(f"{key}.options"), options_under(f"{key}.options"):
         drafter: Drafter = build(node)(target=target)
     with naming(f"{key}.gamma"):

@@ -277,6 +277,9 @@ class _Overrides:
         Raises:
             ValueError: a text, a number or a list replaces a part, and with it all its options.
         """
+        parent, _, name = key.rpartition(".")
+        if OmegaConf.is_interpolation(OmegaConf.select(chosen, parent) if parent else chosen, name):
+            return
         node, value = OmegaConf.select(chosen, key, throw_on_missing=False), override.value()
         is_reference = value is None or "${" in str(override.input_line)
         if OmegaConf.is_dict(node) and not (isinstance(value, dict) or override.is_delete() or is_reference):

@@ -16,6 +16,7 @@ from framework.models.pretrained import as_draft_model, as_target, load_draft_mo
 from framework.models.target import Target
 
 DRAFT_LOADER = f"{load_draft_model.__module__}.{load_draft_model.__name__}"
+LOADED = f"{__name__}.described_draft_model"
 # Options that a loaded target determines.
 OF_TARGET = re.compile(r"[+~]*(target|target\.(path|tokenizer|dtype|device|device_map)|device)(=.*)?")
 OF_DRAFT_MODEL = re.compile(r"[+~]*drafter\.model(\.(path|dtype))?(=.*)?")
@@ -75,9 +76,9 @@ class LoadedModels:
                     "option drafter.model, such as drafter=small_transformer"
                 )
             path, dtype = _described("drafter.model", self.draft_model)
-            overrides += (
-                [path] if self.target is not None and self.target.dtype == self.draft_model.dtype else [path, dtype]
-            )
+            overrides += [path, f"drafter.model._target_={LOADED}"]
+            if self.target is None or self.target.dtype != self.draft_model.dtype:
+                overrides.append(dtype)
         return overrides
 
     def target_of(self, node: DictConfig) -> Target:
@@ -108,6 +109,11 @@ class LoadedModels:
 
 
 NO_MODELS = LoadedModels()
+
+
+def described_draft_model(*, path: str, dtype: str, attention: str) -> str:
+    """Stand in for `load_draft_model` in the config of a loaded model: nothing is looked for on the disk."""
+    return path
 
 
 def takes_draft_model(drafter: DictConfig) -> bool:

@@ -31,6 +31,7 @@ def overview_of(records: Sequence[Record], folder: Path, *, page: Path, pictures
         pictures: their plots.
     """
     studies = {record.study for record in records}
+    target = records[0].models.get("target", [])
     settings = _settings(records)
     shared = {key: records[0].point[key] for key in settings if _is_shared(key, records)}
     return Overview(
@@ -41,6 +42,7 @@ def overview_of(records: Sequence[Record], folder: Path, *, page: Path, pictures
         rows=_rows(records, [key for key in settings if key not in shared]),
         page=page,
         pictures=list(pictures),
+        models={"target": target} if all(record.models.get("target") == target for record in records) else {},
     )
 
 

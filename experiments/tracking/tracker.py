@@ -96,6 +96,9 @@ class Overview:
     pictures: list[Path]
     """Plots, as PNG files."""
 
+    models: dict[str, Any] = field(default_factory=dict)
+    """Names, parameters and dtypes of the target, if all points share it (`experiments.results.model_names.Models`)."""
+
 
 class OverviewTracker(Protocol):
     """Receives the overviews of comparisons and sweeps."""

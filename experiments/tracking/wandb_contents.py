@@ -32,12 +32,12 @@ def name_of(point: Point) -> str:
     return f"{point.name} ({models})"[:LONGEST_NAME] if models else point.name
 
 
-def group_of(point: Point) -> str:
+def group_of(part: Point | Overview) -> str:
     """Group of a W&B run: the study and the target; for a comparison also its folder, which its start names."""
     words = [
-        point.study,
-        names(point.models, "target"),
-        point.folder.resolve().name if point.study == COMPARISON else "",
+        part.study,
+        names(part.models, "target"),
+        part.folder.resolve().name if part.study == COMPARISON else "",
     ]
     return " ".join(filter(None, words))[:LONGEST_NAME]
 

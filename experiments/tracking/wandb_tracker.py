@@ -121,7 +121,7 @@ class WandbTracker:
         self._run = self._open(
             folder,
             name=f"overview {folder.name}",
-            group=overview.study,
+            group=contents.group_of(overview),
             job_type="overview",
             tags=["overview"],
             config={**overview.settings, "points": len(overview.points)},

@@ -6,7 +6,7 @@ import wandb
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
-from wandb_workspaces.reports.v2.interface import Panel
+from wandb_workspaces.reports.v2.interface import BlockTypes, PanelTypes, UnknownPanel
 
 from experiments.tracking.wandb_reading import PROBE_SECONDS
 from experiments.tracking.wandb_sending import probe
@@ -76,7 +76,7 @@ def workspace_of(entity: str, project: str, *, group: str | None) -> ws.Workspac
 def report_of(entity: str, project: str, *, group: str | None, temperatures: Sequence[float]) -> wr.Report:
     """Report with the overviews, the measurements at each temperature, and the trainings."""
 
-    def grid(section: str, name: str, *filters: expr.FilterExpr) -> list[wr.P | wr.PanelGrid]:
+    def grid(section: str, name: str, *filters: expr.FilterExpr) -> list[BlockTypes]:
         question, panels = SECTIONS[section]
         runs = wr.Runset(
             entity=entity,
@@ -88,7 +88,7 @@ def report_of(entity: str, project: str, *, group: str | None, temperatures: Seq
         return [wr.P(question), wr.PanelGrid(runsets=[runs], panels=_placed(panels()))]
 
     of_kind = expr.Metric("JobType")
-    blocks = [wr.H2("Overview"), *grid("Overview", "overviews", of_kind == "overview")]
+    blocks: list[BlockTypes] = [wr.H2("Overview"), *grid("Overview", "overviews", of_kind == "overview")]
     for temperature in temperatures:
         blocks.append(wr.H2(f"Temperature {temperature:g}"))
         at = (of_kind == "measure", expr.Config("temperature") == temperature)
@@ -107,9 +107,10 @@ def _filters(group: str | None) -> list[expr.FilterExpr]:
     return [expr.Metric("Group") == group] if group else []
 
 
-def _placed(panels: list[Panel]) -> list[Panel]:
+def _placed(panels: list[PanelTypes]) -> list[PanelTypes]:
     """The panels, two in a row of the report's 24 columns."""
     for number, panel in enumerate(panels):
+        assert not isinstance(panel, UnknownPanel)
         panel.layout = wr.Layout(x=12 * (number % 2), y=8 * (number // 2), w=12, h=8)
     return panels
 
@@ -118,7 +119,7 @@ def _scatter(title: str, x: wr.Config | wr.SummaryMetric) -> wr.ScatterPlot:
     return wr.ScatterPlot(title=title, x=x, y=wr.SummaryMetric(MEASURED))
 
 
-def _overview() -> list[Panel]:
+def _overview() -> list[PanelTypes]:
     return [
         wr.WeavePanelSummaryTable(table_name="overview/table"),
         wr.MediaBrowser(title="Pages", media_keys=["overview/page"], num_columns=1),
@@ -126,17 +127,17 @@ def _overview() -> list[Panel]:
     ]
 
 
-def _speedup() -> list[Panel]:
-    ends = [MEASURED, "speedup/measured_low", "speedup/measured_high"]
+def _speedup() -> list[PanelTypes]:
+    ends = ("speedup/measured_low", "speedup/measured_high")
     return [
-        wr.BarPlot(title="Speedup over plain decoding, with its repeats", metrics=ends),
+        wr.BarPlot(title="Speedup over plain decoding, with its repeats", metrics=[MEASURED, *ends]),
         wr.BarPlot(title="Milliseconds per token", metrics=["ms_per_token"]),
         _scatter("Measured against zero-overhead speedup", wr.SummaryMetric("speedup/zero_overhead")),
         _scatter("Measured against predicted speedup (Theorem 3.8)", wr.SummaryMetric("speedup/predicted")),
     ]
 
 
-def _acceptance() -> list[Panel]:
+def _acceptance() -> list[PanelTypes]:
     return [
         wr.LinePlot(title="Acceptance by draft position", x="position/number", y=["position/alpha"]),
         wr.LinePlot(title="Tokens per target pass, by prompt", x="prompt/number", y=["prompt/tau"]),
@@ -145,16 +146,17 @@ def _acceptance() -> list[Panel]:
     ]
 
 
-def _time() -> list[Panel]:
-    stages = [f"stage_ms_per_round/{stage}" for stage in STAGES]
+def _time() -> list[PanelTypes]:
     return [
-        wr.BarPlot(title="Milliseconds of a round, by stage", metrics=stages),
+        wr.BarPlot(
+            title="Milliseconds of a round, by stage", metrics=[f"stage_ms_per_round/{stage}" for stage in STAGES]
+        ),
         wr.BarPlot(title="Cost of a draft step in target passes", metrics=["c"]),
     ]
 
 
-def _sweeps() -> list[Panel]:
-    columns = [
+def _sweeps() -> list[PanelTypes]:
+    columns: list[wr.Config | wr.SummaryMetric] = [
         wr.Config("gamma"),
         wr.Config("temperature"),
         *map(wr.SummaryMetric, ("alpha/empirical", "c", MEASURED)),
@@ -168,12 +170,12 @@ def _sweeps() -> list[Panel]:
     ]
 
 
-def _training() -> list[Panel]:
+def _training() -> list[PanelTypes]:
     return [wr.LinePlot(title="Training loss", x="training/step", y=["training/loss"])]
 
 
 # Sections by name: the question, and its panels, made anew for each view.
-SECTIONS: dict[str, tuple[str, Callable[[], list[Panel]]]] = {
+SECTIONS: dict[str, tuple[str, Callable[[], list[PanelTypes]]]] = {
     "Overview": ("Table, page and pictures of each comparison and sweep.", _overview),
     "Speedup": ("Which drafter is fastest, and does theory explain it?", _speedup),
     "Acceptance": ("How many draft tokens are accepted?", _acceptance),

@@ -54,7 +54,7 @@ def test_untrained_heads_are_the_output_layer(family, output):
         got = heads(output_layer_input(target.model.model, tokens))
     assert got.shape == (2, 5, 3, 50)
     for head in range(3):
-        assert torch.equal(got[:, :, head], expected)
+        torch.testing.assert_close(got[:, :, head], expected, rtol=0, atol=1e-6)  # rounding depends on threads
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

@@ -107,4 +107,6 @@ def test_a_name_that_is_not_there_lists_what_is(package):
 
 def test_a_wrong_option_is_one_line(package):
     done = check(package, "drafter=recent", "drafter.window=0")
-    assert (done.returncode, done.stderr) == (1, "OptionError: drafter.window is 0; allowed: a whole number >= 1\n")
+    *loading, line = done.stderr.splitlines()
+    assert done.returncode == 1 and len(loading) < 2
+    assert line == "OptionError: drafter.window is 0; allowed: a whole number >= 1"

@@ -148,7 +148,7 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     drafters = {
         "small_transformer", "medusa", "layer_skip", "ngram", "prompt_lookup", "corpus_unigram", "uniform_random",
     }  # fmt: skip
-    assert points == {(drafter, temperature) for drafter in drafters for temperature in (0, 1)}
+    assert points == {(drafter, temperature) for drafter in drafters for temperature in (0, 0.8)}
     assert all(drafter in out for drafter in drafters)
     assert all(r.metrics["tokens_equal_baseline"] for r in records if r.point["temperature"] == 0)
     assert all(r.metrics["alpha/check"] for r in records)

@@ -228,7 +228,8 @@ def test_the_distillation_study_leaves_comparable_trainings(tiny, tmp_path, monk
         assert [entry["step"] for entry in one["history"]] == [3, 6]
         assert 0 < one["held_out"]["alpha(T=1)"] < 1 and name in (tmp_path / "trainings.md").read_text()
         assert AutoModelForCausalLM.from_pretrained(tmp_path / name).config.hidden_size == 16
-    assert out.count("cross_entropy-texts") == 1 + 1 and "Writing model" not in out  # in Next, and in the table of all
+    # In the command that sends its run, in Next, and in the table of all.
+    assert out.count("cross_entropy-texts") == 1 + 1 + 1 and "Writing model" not in out
     assert f"drafter.model.path={tmp_path}" in out.replace("\n", "") and (tmp_path / "trainings.png").stat().st_size > 0
 
 

@@ -2,8 +2,12 @@
 "use strict";
 
 // Tables: the button in a heading sorts by its column; missing values come last in either order.
+function textOf(cell) { // without an interval below it
+  return cell.tagName === "TD" && cell.firstChild ? cell.firstChild.textContent.trim() : cell.textContent.trim();
+}
+
 function valueOf(cell, isText) {
-  const text = cell.textContent.trim();
+  const text = textOf(cell);
   if (text === "" || text === "–") return null;
   if (isText) return text;
   const found = text.match(/[-+]?\d+(\.\d+)?/);
@@ -75,14 +79,16 @@ function fieldOf(text) {
 }
 
 function csvOf(table) {
-  const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const [drafter, ...others] = table.tHead.rows[0].cells;
+  const withIntervals = (cells, textOf, intervalOf) => cells.flatMap((cell, column) =>
+    others[column].dataset.intervals ? [textOf(cell), intervalOf(cell)] : [textOf(cell)]);
+  const small = (cell) => cell.querySelector("small")?.textContent ?? "";
   const lines = [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => {
-    const [first, ...others] = row.cells;
-    const rule = first.querySelector("small");
-    return [first.querySelector(".name").textContent, rule ? rule.textContent : "", ...others.map((cell) => cell.textContent)];
+    const [first, ...cells] = row.cells;
+    return [first.querySelector(".name").textContent, small(first), ...withIntervals(cells, textOf, small)];
   });
-  const [drafter, ...others] = headings;
-  return [[drafter, "rule", ...others], ...lines].map((line) => line.map(fieldOf).join(",")).join("\r\n") + "\r\n";
+  const names = withIntervals(others, (heading) => heading.textContent, (heading) => heading.dataset.intervals);
+  return [[drafter.textContent, "rule", ...names], ...lines].map((line) => line.map(fieldOf).join(",")).join("\r\n") + "\r\n";
 }
 
 document.getElementById("csv").addEventListener("click", () => {

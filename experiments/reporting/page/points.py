@@ -10,6 +10,7 @@ from experiments.reporting.tables.report import (
     GAMMA,
     GUARANTEE,
     MEASURED,
+    MISSING,
     Column,
     baselines,
     guarantee,
@@ -21,20 +22,20 @@ from experiments.results.record import Record
 from experiments.results.records import Group, is_lossy
 
 TEXTS = ("drafter", "setting", "tokens equal")  # headings of columns sorted as text
+# Columns whose cells have an interval below their number, which is a column of its own in other tables.
+INTERVALS = {"α empirical": "95% of α", "τ": "95% of τ", "measured speedup": "95% of speedup"}
 MEANINGS = {
     "γ": "maximum depth of a draft",
     "α overlap": "mean of Σ min(p, q) over tested tokens: the paper's α",
-    "α empirical": "accepted ÷ tested tokens",
-    "τ": "tokens per target pass",
+    "α empirical": "accepted ÷ tested tokens; below it the 95% interval over prompts like these",
+    "τ": "tokens per target pass; below it the 95% interval over prompts like these",
     "τ by Eq. 1": "tokens per target pass, by Eq. 1 from α",
-    "95% of α": "95% interval of α empirical over prompts like these",
-    "95% of τ": "95% interval of τ over prompts like these",
-    "95% of speedup": "95% interval of the measured speedup over prompts like these",
     "distinct 4-grams": "share of distinct ones among the 4-grams of an output, mean over the prompts",
     "c": "time of a draft step ÷ time of a target pass over one row",
     "predicted (Thm 3.8)": "speedup by Theorem 3.8, from the measured α and c",
     "zero-overhead speedup": "τ ÷ (d + v): speedup of a decoding loop without overhead",
-    "measured speedup": "time per token of plain decoding ÷ that of the point, prefill excluded",
+    "measured speedup": "time per token of plain decoding ÷ that of the point, prefill excluded; below it the 95% "
+    "interval over prompts like these",
     "min–max": "speedup of the slowest and the fastest repeat",
     "end to end": "speedup, prefill included",
     "efficiency": "measured ÷ zero-overhead speedup",
@@ -76,9 +77,20 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """A column: its name, its meaning, whether it is sorted as text, and the name of the intervals in its cells."""
+
+    name: str
+    meaning: str = ""
+    is_text: bool = False
+    intervals: str = ""
+
+
+@dataclass(frozen=True)
 class Cell:
     text: str
     mark: str = ""  # "alarm", "good", "setting" or ""
+    interval: str = ""  # 95% interval, below the text
 
 
 @dataclass(frozen=True)
@@ -101,11 +113,14 @@ def points_of(groups: Sequence[Group]) -> list[Point]:
     ]
 
 
-def headings(groups: Sequence[Group]) -> list[tuple[str, str, bool]]:
-    """Columns of the table after the drafter: heading, meaning, and whether it is sorted as text."""
+def headings(groups: Sequence[Group]) -> list[Heading]:
+    """Columns of the table after the drafter."""
     first, *names = [column.name for column in _columns()]
     settings = ["setting"] if len(groups) > 1 else []
-    return [(name, MEANINGS.get(name, ""), name in TEXTS) for name in (first, *settings, *names)]
+    return [
+        Heading(name, MEANINGS.get(name, ""), is_text=name in TEXTS, intervals=INTERVALS.get(name, ""))
+        for name in (first, *settings, *names)
+    ]
 
 
 def table_rows(groups: Sequence[Group]) -> list[TableRow]:
@@ -125,13 +140,15 @@ def table_rows(groups: Sequence[Group]) -> list[TableRow]:
 
 def _columns() -> list[Column]:
     """Columns of the page: the measured speedup first, for narrow screens; the guarantee is below a point's name."""
-    return [MEASURED, *(column for column in COLUMNS if column not in (MEASURED, GUARANTEE))]
+    within = INTERVALS.values()
+    return [MEASURED, *(each for each in COLUMNS if each not in (MEASURED, GUARANTEE) and each.name not in within)]
 
 
 def _cell(column: Column, record: Record) -> Cell:
     text = column.cell(record)
     if column is GAMMA:
         text = text.split()[0]
-    if ALARM in text:
-        return Cell(text, "alarm")
-    return Cell(text, "good" if column is MEASURED and is_clearly_faster(record) else "")
+    is_good = column is MEASURED and is_clearly_faster(record)
+    mark = "alarm" if ALARM in text else "good" if is_good else ""
+    (interval,) = [each.cell(record) for each in COLUMNS if each.name == INTERVALS.get(column.name)] or [MISSING]
+    return Cell(text, mark, "" if interval == MISSING else interval)

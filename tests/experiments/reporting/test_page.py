@@ -29,10 +29,10 @@ def written(records: list[Record], folder: Path, **options: object) -> str:
 
 
 def table_cells(page: str) -> list[list[str]]:
-    """The rows of the table of all points."""
+    """The rows of the table of all points, without the intervals in its cells."""
     table = re.search(r'class="sortable points">.*?</table>', page, re.DOTALL)
     assert table
-    rows = re.findall(r"<tr[ >].*?</tr>", table[0], re.DOTALL)
+    rows = re.findall(r"<tr[ >].*?</tr>", re.sub(r"<small>.*?</small></td>", "</td>", table[0]), re.DOTALL)
     return [
         [
             unescape(re.sub(r"<[^>]+>", "", cell)).strip()

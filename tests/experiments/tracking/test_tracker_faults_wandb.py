@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.tracking.wandb_reading import read_offline_run
-from experiments.tracking.wandb_sending import sync_command
 from tests.support.wandb_server import PROMISE, DiesIn, Wandb, always, environment, refusing, serving, silent
 
 REPOSITORY = Path(__file__).parents[3]
@@ -196,7 +196,8 @@ def test_with_the_yaml_as_it_is_no_point_waits_longer_than_promised(
 def assert_one_line(lines: list[str], address: str, reason: str, folder: Path) -> None:
     """Where it failed, why, and the command that mends it."""
     (line,) = lines
-    assert address in line and re.search(reason, line) and line.endswith(f": {sync_command(folder / 'wandb')}")
+    command = shlex.join([sys.executable, "-m", "wandb", "sync", str(folder / "wandb")])
+    assert address in line and re.search(reason, line) and line.endswith(f": {command}")
 
 
 def test_the_waits_in_the_yaml_leave_three_seconds_for_the_rest() -> None:
