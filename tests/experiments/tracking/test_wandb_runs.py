@@ -191,8 +191,8 @@ def names(overview: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": "ab " * i}) + "\n" for i in (1, 2)))
     overrides = ["target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu",
                  f"drafter.model.path={folder / 'drafter'}", "sampling.temperature=1", "prompts=jsonl",
-                 f"prompts.source.path={folder / 'prompts.jsonl'}", "prompts.count=2", "max_new_tokens=8", "repeats=1", "stop_at_eos=false",
-                 "hugging_face=false", f"hydra.run.dir={folder}"]  # fmt: skip
+                 f"prompts.source.path={folder / 'prompts.jsonl'}", "prompts.count=2", "max_new_tokens=8", "repeats=1",
+                 "stop_at_eos=false", "hugging_face=false", f"hydra.run.dir={folder}"]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["measure", *overrides])
         measure.main()
