@@ -70,7 +70,7 @@ def test_what_fits_is_measured_and_the_rest_is_named(
 
     runs = [read_offline_run(each) for each in (tmp_path / "first").glob("wandb/offline-run-*")]
     assert {each["group"] for each in runs} == {f"compare {name}/target first"}
-    (its,) = [each for each in runs if each["config"]["drafter"] == "small_transformer"]
+    (its,) = [each for each in runs if each["config"].get("drafter") == "small_transformer"]
     assert its["name"] == f"small_transformer-T0-g4 ({name}/target, {name}/drafter)"
     assert f"small_transformer {its['config']['drafter_model']}" == words and its["config"]["study"] == "compare"
 

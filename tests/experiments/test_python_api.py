@@ -147,9 +147,10 @@ def test_it_goes_on_beside_whoever_else_uses_hydra():
 )
 def test_what_is_wrong_is_a_value_error_of_one_line_with_its_key(wrong, says):
     drafter = ["drafter=transformer_tree"] if wrong == "verifier=k_seq" else ["drafter=prompt_lookup"]
+    before = HydraConfig.instance().cfg
     with pytest.raises(ValueError, match=re.escape(says)) as raised:
         load_pair(*([] if str(wrong).startswith("drafter=") else drafter), wrong)
-    assert "\n" not in str(raised.value) and not HydraConfig.initialized()
+    assert "\n" not in str(raised.value) and HydraConfig.instance().cfg is before
 
 
 @pytest.mark.parametrize(

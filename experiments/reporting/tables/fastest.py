@@ -8,7 +8,7 @@ MOST_NAMED = 3  # points listed in a line
 
 
 @dataclass(frozen=True)
-class Contender:
+class Entry:
     """A point, or plain decoding, with its measured speedup and the 95% interval of that."""
 
     name: str
@@ -21,20 +21,20 @@ class Contender:
         return f"{self.name} ({'–'.join(ends)})"
 
 
-def fastest(group: Group) -> tuple[Contender, list[Contender]] | None:
+def fastest(group: Group) -> tuple[Entry, list[Entry]] | None:
     """The fastest of plain decoding and the lossless points, and those whose 95% intervals overlap with its own.
 
     None if the group has no lossless point with an interval.
     """
-    contenders = []
+    entries = []
     for label, record in zip(group.labels, group.records, strict=True):
         speedup, low, high = (record.metrics.get(f"speedup/{key}") for key in ("measured", "ci_low", "ci_high"))
         if not (is_lossy(record) or speedup is None or low is None or high is None):
-            contenders.append(Contender(label, speedup, low, high))
-    if not contenders:
+            entries.append(Entry(label, speedup, low, high))
+    if not entries:
         return None
-    contenders = sorted([*contenders, Contender("plain decoding", 1, 1, 1)], key=lambda each: -each.speedup)
-    first, *others = contenders
+    entries = sorted([*entries, Entry("plain decoding", 1, 1, 1)], key=lambda each: -each.speedup)
+    first, *others = entries
     return first, [other for other in others if other.high >= first.low]
 
 

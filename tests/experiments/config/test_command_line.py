@@ -108,7 +108,7 @@ WRONG_VALUES = [
     ("generate", ["prompt_file=nowhere.txt"], "nowhere.txt"),
     ("generate", ["prompt=x", "prompt_file=y"], "prompt and prompt_file are both set"),
     ("train", ["drafter=ngram"], "drafter is 'ngram', which is not trained"),
-    ("check", [], "choose drafter=NAME or verifier=NAME"),
+    ("check", [], "choose one or more of drafter=NAME, verifier=NAME"),
 ]
 
 
