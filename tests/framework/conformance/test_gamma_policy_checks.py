@@ -8,7 +8,8 @@ from time import perf_counter
 import pytest
 import torch
 
-from experiments.config.builders import build, register_resolvers, yamls
+from experiments.config.builders import build, yamls
+from experiments.config.resolvers import register_resolvers
 from framework.conformance import check_gamma_policy
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.heuristic import Heuristic

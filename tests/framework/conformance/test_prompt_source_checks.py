@@ -6,7 +6,8 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.config.builders import build, register_resolvers, yamls
+from experiments.config.builders import build, yamls
+from experiments.config.resolvers import register_resolvers
 from framework.conformance import check_prompt_source
 from framework.prompts.prompt_source import Text
 
