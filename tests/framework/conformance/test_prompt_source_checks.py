@@ -19,6 +19,7 @@ ELSEWHERE = {
     "jsonl",
     "parallel_text",
     "plain_text",
+    "texts",
     "wmt14",
     "xsum",
 }
