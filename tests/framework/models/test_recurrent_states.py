@@ -100,6 +100,18 @@ def require_as_generated(family: str, name: str, gamma: int) -> None:
         assert within_float32(found, NEW_TOKENS * len(prompts)), found
 
 
+def test_keys_of_a_failed_generation_are_cleared_in_layers_with_keys_and_states() -> None:
+    target, stopping = target_of("falcon_h1"), Stopping(max_new_tokens=8)
+    decoder = Autoregressive(target=target, sampling=GREEDY)
+    before = tokens_of(decoder, RAGGED[:2], stopping)
+    layers = [layer for layer in target.model._slots.cache.layers if layer.keys is not None]
+    with torch.inference_mode():
+        for layer in layers:
+            layer.keys.fill_(torch.nan)
+            layer.values.fill_(torch.nan)
+    assert layers and tokens_of(decoder, RAGGED[:2], stopping) == before
+
+
 @pytest.mark.parametrize(
     ("family", "name", "gamma"),
     mostly_slow(
