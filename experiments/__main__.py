@@ -11,7 +11,7 @@ from experiments.config.help_text import commands
 
 def main() -> None:
     """Run the command that the first argument names, with the other arguments."""
-    sys.path.append(os.getcwd())  # last: a user's own classes are found there, but its folders replace none of ours
+    sys.path.append(os.getcwd())  # last: own classes are found there, but no folder replaces an installed package
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(overview())

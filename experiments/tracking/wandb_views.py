@@ -26,7 +26,7 @@ PINNED = (
     "summary:c",
     "summary:ms_per_token",
 )
-PICTURES = ("speedups", "alpha_by_position", "round_time", "batch_sizes", "gamma_policies")
+PICTURES = ("speedups", "alpha_by_position", "round_time", "over_gamma", "over_batch_size", "gamma_policies")
 STAGES = ("draft", "target", "verify", "commit", "observe", "replay", "learn")
 
 
