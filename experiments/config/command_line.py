@@ -25,7 +25,7 @@ from experiments.config.renamed_options import check_arguments
 MAIN_OPTIONS = {"gamma": "gamma.gamma", "sampling": "sampling.temperature", "prompts": "prompts.count"}
 # Short forms of the overrides that name a user's own models.
 MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": ("drafter.model.path={}",)}
-PLAIN = re.compile(r"[\w./~:-]+")  # a value that needs no quotes
+PLAIN = re.compile(r"[\w./:-]+")  # a value that needs no quotes
 FREE_NAMES = ("drafters", "search_space", "hydra")  # mappings whose keys a user chooses
 SHARED_MODEL = "drafter.model."  # sets the draft model of every drafter of a comparison
 SEARCH_PATH = "hydra.searchpath"
@@ -44,7 +44,7 @@ def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         ValueError: an argument is misspelt, unknown, misplaced or lacks -m.
     """
-    arguments = [_quoted(each) if each.startswith(LITERAL) else each for each in _with_models(arguments)]
+    arguments = [_literal(each) if each.startswith(LITERAL) else each for each in _with_models(arguments)]
     _check_flags(arguments)
     flags = get_args_parser().parse_args(list(arguments))
     if any(getattr(flags, name) for name in WITHOUT_CHECK):
@@ -308,15 +308,24 @@ def _with_models(arguments: Sequence[str]) -> list[str]:
         path = path if given else (left.pop(0) if left else "")
         if not path or path.startswith("-"):
             raise OverrideError(f"{flag} has no path; allowed: {flag} FOLDER, or a hub name")
-        value = path if PLAIN.fullmatch(path) else f"'{path}'"
-        found += [override.format(value) for override in MODEL_FLAGS[flag]]
+        found += [override.format(quoted_path(path)) for override in MODEL_FLAGS[flag]]
     return found
 
 
-def _quoted(argument: str) -> str:
+def quoted_path(path: str) -> str:
+    """A path as the value of an override, quoted if necessary."""
+    return path if PLAIN.fullmatch(path) else _quoted(path)
+
+
+def _literal(argument: str) -> str:
+    """The argument with its text in quotes."""
     key, text = argument.split("=", 1)
+    return f"{key}={_quoted(text)}"
+
+
+def _quoted(text: str) -> str:
     # In Hydra's quotes a backslash is literal, except before a quote or at the end.
-    return f"{key}='" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
 
 
 def _check_flags(arguments: Sequence[str]) -> None:

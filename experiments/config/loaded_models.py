@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from experiments.config.command_line import quoted_path
 from framework.core.drafter import Drafter
 from framework.core.option_error import OptionError, options_under
 from framework.models.cached_lm import CachedLM
@@ -125,5 +126,4 @@ def takes_draft_model(drafter: DictConfig) -> bool:
 def _described(option: str, model: PreTrainedModel) -> list[str]:
     """Overrides of path and dtype; a model without a path is described by its class."""
     path = model.name_or_path or type(model).__name__
-    quoted = path if re.fullmatch(r"[\w./-]+", path) else "'" + path.replace("'", r"\'") + "'"
-    return [f"{option}.path={quoted}", f"{option}.dtype={str(model.dtype).removeprefix('torch.')}"]
+    return [f"{option}.path={quoted_path(path)}", f"{option}.dtype={str(model.dtype).removeprefix('torch.')}"]
