@@ -195,7 +195,7 @@ class Benchmark:
         return [self._row(entry) for entry in self.entries]
 
     def _warm_up(self, entry: Entry, batches: Sequence[Batch]) -> None:
-        """Generate every batch twice; the difference is what compiling takes."""
+        """Generate every batch twice; the difference is the time of compiling."""
         self._measure_costs(entry, batches[0])
         with Steps(len(batches), is_timed=True) as steps:
             for batch in batches:

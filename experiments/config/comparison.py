@@ -1,4 +1,4 @@
-"""The drafters of a comparison: those that do not fit its target are left out, unless the user asked for them."""
+"""The drafters of a comparison that fit its target."""
 
 import shlex
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ def _is_asked_for(name: str, error: ValueError, given: Iterable[str]) -> bool:
 
 
 def _reason(error: ValueError, given: Iterable[str]) -> str:
-    """Reason why a drafter does not fit, with the command that makes what it needs, or the option to set."""
+    """Reason for leaving a drafter out, with the command to run or the option to set."""
     if not isinstance(error, OtherTargetError):
         return str(error)
     if not error.made_by:

@@ -113,7 +113,7 @@ NO_MODELS = LoadedModels()
 
 
 def described_draft_model(*, path: str, dtype: str, attention: str) -> str:
-    """Stand in for `load_draft_model` in the config of a loaded model: nothing is looked for on the disk."""
+    """Stand in for `load_draft_model` in the config of a loaded model; no file is read."""
     return path
 
 

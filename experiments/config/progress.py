@@ -62,7 +62,7 @@ class Steps:
             self._thread.join()
 
     def update(self, doing: str, *, advance: float = 0, completed: float | None = None) -> None:
-        """Show what is done, and the number of steps completed."""
+        """Show the current step, and the number of completed steps."""
         self._bar.update(self._task.id, description=doing, advance=advance, completed=completed, refresh=self._is_timed)
         if self._shows_lines and self._is_timed and time.monotonic() - self._printed >= SECONDS_PER_LINE:
             self._print_line()
@@ -77,7 +77,7 @@ class Steps:
 
     @property
     def line(self) -> str:
-        """What is done, the share of the steps completed, and the time left as estimated from their speed."""
+        """Description of the current step, share of completed steps, and estimated time left."""
         task = self._task
         if task.total is None:
             return f"{task.description}: {timedelta(seconds=round(task.elapsed or 0))} so far"

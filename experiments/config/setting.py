@@ -123,7 +123,7 @@ def _composed(overrides: Sequence[str]) -> Iterator[DictConfig]:
 
 
 def _as_values(texts: Sequence[str]) -> list[str | list[str]]:
-    """Texts as values of a config; what OmegaConf would take for an interpolation or a missing value, in pieces.
+    """Texts as config values; one that resembles an interpolation or a missing value is cut in pieces.
 
     Raises:
         ValueError: they are no list of texts.

@@ -320,7 +320,10 @@ def _baseline(condition: Condition, quantity: Quantity) -> list[Line]:
 
 
 def break_even(values: Sequence[Value], scale: Scale) -> float | None:
-    """Value of the setting at which a speedup falls to 1, by linear interpolation on the axis; None if it does not."""
+    """Value of the setting at which a speedup falls to 1; None if it does not.
+
+    Interpolation is linear on the axis.
+    """
     for before, after in itertools.pairwise(values):
         if before.y > 1 >= after.y:
             share = (before.y - 1) / (before.y - after.y)

@@ -99,4 +99,4 @@ def model_lines(records: Iterable[Record]) -> list[str]:
     targets = [target for target in dict.fromkeys(map(target_of, records)) if target]
     drafters = [f"{drafter} {words}" for drafter, words in drafters_of(records).items()]
     named = {"target" if len(targets) == 1 else "targets": targets, "draft models": drafters}
-    return [f"{what}: {'; '.join(them)}" for what, them in named.items() if them]
+    return [f"{role}: {'; '.join(words)}" for role, words in named.items() if words]

@@ -68,7 +68,7 @@ def tau(units: Units, drawn: np.ndarray) -> np.ndarray:
 
 
 def intervals(rows: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
-    """Metrics with the ends of the intervals, such as tau/ci_low; without those that the prompts do not determine."""
+    """Ends of the intervals as metrics, such as tau/ci_low; undetermined ones are left out."""
     metrics: dict[str, float] = {}
     units = Units.of(rows, batch_size)
     if not units:

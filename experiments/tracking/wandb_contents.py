@@ -33,7 +33,7 @@ def name_of(point: Point) -> str:
 
 
 def group_of(part: Point | Overview) -> str:
-    """Group of a W&B run: the study and the target; for a comparison also its folder, which its start names."""
+    """Group of a W&B run: the study and the target; for a comparison also its folder, named after its start."""
     words = [
         part.study,
         names(part.models, "target"),

@@ -347,9 +347,8 @@ class _DrafterChecks:
 
     def learned_state_is_restored(self) -> str:
         before = self.ground.draft(self.drafter, self.ground.prompts, DRAWING)
-        others = [
-            with_text(prompt, [*text_of(prompt), 0]) for prompt in self.ground.prompts
-        ]  # may learn from others only
+        # Other prompts, since a drafter may use its memory of a prompt for other prompts only.
+        others = [with_text(prompt, [*text_of(prompt), 0]) for prompt in self.ground.prompts]
         with preserve_learned_state(self.drafter):
             engine, seeds = self.ground.engine(self.drafter, DRAWING), list(range(len(others)))
             while self._drafts_as(before, self.drafter, DRAWING) and len(seeds) < self.samples:

@@ -1,4 +1,4 @@
-"""Test doubles for drafter checks: a verifier with dictated outcomes, and a wrapper that records every call."""
+"""Test doubles of the checks: a verifier with dictated outcomes, a recording drafter, guards around calls."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -30,6 +30,11 @@ PATTERNS: dict[str, Pattern] = {
         deepest, (torch.arange(len(deepest), device=deepest.device) + number) % (deepest + 1).clamp(min=2)
     ),
 }
+
+UNIFORMS = (
+    "draw with the uniforms passed to propose (framework.core.sampling.draw), and request as many as needed in "
+    "num_uniforms"
+)
 
 
 class Dictated:
@@ -65,12 +70,6 @@ class Dictated:
         if self._first is not None and self._round == 1:
             return one_hot(torch.tensor(self._first, device=stop.device), target.logits.shape[2]).float()
         return target.probs(stop)
-
-
-UNIFORMS = (
-    "draw with the uniforms passed to propose (framework.core.sampling.draw), and request as many as needed in "
-    "num_uniforms"
-)
 
 
 @dataclass
@@ -145,7 +144,7 @@ def only_reading(sequences: Sequences, call: str) -> Iterator[None]:
 def no_global_randomness(call: str, advice: str) -> Iterator[None]:
     """
     Args:
-        call: what the body calls, for the message.
+        call: name of the call in the body, for the message.
         advice: the source of randomness to use instead.
 
     Raises:

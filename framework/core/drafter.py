@@ -151,8 +151,8 @@ class Remembering(Drafter, Protocol):
 class Learner(Remembering, Protocol):
     """Optional: a drafter that learns while it drafts.
 
-    Its rounds are not compiled, because compiled graphs hold old weights, unless it is a HostDrafter: what it has
-    learnt then stays outside the graphs.
+    Its rounds are not compiled, because compiled graphs hold old weights, unless it is a HostDrafter: its
+    learned state then stays outside the graphs.
     """
 
     def learn(self, sequences: Sequences) -> None:

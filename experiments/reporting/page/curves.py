@@ -18,7 +18,14 @@ PLAIN = Look(INK, "circle")
 
 @dataclass(frozen=True)
 class Dot:
-    """A value on a line: x in percent of the width, y in pixels; low and high: y of its interval, if any."""
+    """A value on a line.
+
+    Attributes:
+        x: position in percent of the width.
+        y: position in pixels.
+        text: the value in words.
+        low, high: y of its interval, if any.
+    """
 
     x: float
     y: float
@@ -60,7 +67,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines on common axes, and the same numbers as a table, heading first; one: y of a speedup of 1."""
+    """Lines on common axes, and the same numbers as a table, heading first.
+
+    Attributes:
+        one: y of a speedup of 1, if speedups are drawn.
+    """
 
     title: str
     group: str

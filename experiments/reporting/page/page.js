@@ -93,14 +93,14 @@ function csvOf(table) {
 
 document.getElementById("csv").addEventListener("click", () => {
   const link = document.createElement("a");
-  const text = "\ufeff" + csvOf(document.querySelector("table.points")); // the mark by which spreadsheets know UTF-8
+  const text = "\ufeff" + csvOf(document.querySelector("table.points")); // a byte order mark, from which spreadsheets infer UTF-8
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   link.download = "outrider.csv";
   link.click();
   URL.revokeObjectURL(link.href);
 });
 
-// Tips: what is pointed at, the nearest mark of a plot, or what has the focus.
+// Tips of the element under the pointer, of the nearest mark of a plot, or of the focused element.
 const REACH = 24; // pixels from the pointer to a mark
 const tip = document.getElementById("tip");
 let pointed = null; // the element that the tip describes
@@ -148,7 +148,7 @@ function describe(described) {
   else showTip(described, [element("p", "", described.dataset.tip)]);
 }
 
-// Not pointerover, which also follows from scrolling to what has the focus.
+// Not pointerover, which also follows from scrolling to a focused element.
 for (const name of ["pointerdown", "pointermove"]) document.addEventListener(name, pointAt, { passive: true });
 document.documentElement.addEventListener("pointerleave", hideTip);
 document.addEventListener("focusin", (event) => {

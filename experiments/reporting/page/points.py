@@ -78,7 +78,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its name, its meaning, whether it is sorted as text, and the name of the intervals in its cells."""
+    """Heading of a column.
+
+    Attributes:
+        name: the column's name.
+        meaning: explanation of the column.
+        is_text: whether the column is sorted as text.
+        intervals: name of the intervals in its cells; "" if it has none.
+    """
 
     name: str
     meaning: str = ""

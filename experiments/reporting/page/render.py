@@ -130,7 +130,7 @@ def _highlights(groups: Sequence[Group], points: Sequence[Point]) -> list[tuple[
     for point in points:
         if point.metric("speedup/measured") is not None and not point.is_lossy:
             found.setdefault(point.group, point)
-    overlapping = {group.title: contest[1] for group in groups if (contest := fastest(group))}
+    overlapping = {group.title: result[1] for group in groups if (result := fastest(group))}
     return [
         (title, point, "not clearly the fastest" if overlapping.get(title) else "") for title, point in found.items()
     ]

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments.reporting.page.points import Point
+from experiments.reporting.plots.picture_style import LONGEST_LABEL
 from experiments.reporting.plots.pictures import STAGE_COLOURS, number_side, stages_per_round
 from experiments.reporting.scale import Scale, Tick
 from experiments.reporting.tables.report import efficiency
-
-LONGEST_LABEL = 26  # characters
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
 INK, GREY, FAINT = "#333333", "#999999", "#DDDDDD"
 WIDTH = 10.0  # inches
 LEGEND_SIZE = 9  # points
+LONGEST_LABEL = 26  # characters; with a longer label, panels are not side by side
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def look_of(drafter: str) -> Look:
 
 
 def styles_by_label(labels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LineStyle]:
-    """Line styles by drafter and label, in their order: lines of one drafter share its colour, and differ in style."""
+    """Line styles by drafter and label: lines of one drafter share its colour and differ in style."""
     styles: dict[tuple[str, str], LineStyle] = {}
     for drafter, label in sorted(set(labels), key=lambda key: (key[0], counted(key[1]))):
         number = sum(known == drafter for known, _ in styles)
@@ -79,7 +80,7 @@ def clear_frame(ax: Axes, measured: Literal["x", "y", "both"]) -> None:
 
 
 def place_legend(figure: Figure, handles: Sequence[Artist]) -> None:
-    """Put a legend below all panels, in as many columns as its labels leave room for, and make the figure higher."""
+    """Put a legend below all panels, in as many columns as fit, and make the figure higher."""
     lengths = [len(str(handle.get_label())) for handle in handles]
     room = WIDTH / LEGEND_SIZE * 72  # in letters as wide as high
 

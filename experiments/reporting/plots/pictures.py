@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from experiments.reporting.plots.gamma_picture import draw_gamma_policies
 from experiments.reporting.plots.picture_style import (
     INK,
+    LONGEST_LABEL,
     WIDTH,
     LineStyle,
     clear_frame,
@@ -240,7 +241,7 @@ def _drafter(record: Record) -> str:
 def _rows_figure(panels: Sequence[Panel], title: str) -> tuple[Figure, list[Axes]]:
     """Panels of named rows that share an axis, two per line if the names are short enough."""
     longest_name = max(len(label) for _, rows in panels for label, _ in rows)
-    across = 2 if len(panels) > 1 and longest_name <= 26 else 1
+    across = 2 if len(panels) > 1 and longest_name <= LONGEST_LABEL else 1
     down = math.ceil(len(panels) / across)
     heights = [max(len(rows) for _, rows in panels[line * across : (line + 1) * across]) for line in range(down)]
     figure = Figure(figsize=(WIDTH, 0.8 + sum(0.85 + 0.36 * height for height in heights)), layout="constrained")
