@@ -172,8 +172,8 @@ def config_and_overrides(command: str) -> tuple[str, tuple[str, ...]]:
     return config, tuple(overrides)
 
 
-# The drafters and rules that pages build; tests/e2e/test_adding_a_drafter.py runs their commands.
-BUILT_THERE = ("=echo", "=recent", "=plausible", "=yours", "=NAME")
+# The parts that pages build; tests/e2e/test_adding_a_drafter.py runs their commands.
+BUILT_THERE = ("=echo", "=recent", "=successor", "=plausible", "=halving", "=csv_column", "=yours", "=NAME")
 
 
 def points() -> set[tuple[str, tuple[str, ...]]]:
@@ -182,7 +182,10 @@ def points() -> set[tuple[str, tuple[str, ...]]]:
     return {
         (config, overrides)
         for config, overrides in found
-        if not any(re.search(r"^\+?(drafter|verifier)\b", each) and each.endswith(BUILT_THERE) for each in overrides)
+        if not any(
+            re.search(r"^\+?(drafter|verifier|gamma|prompts)\b", each) and each.endswith(BUILT_THERE)
+            for each in overrides
+        )
     }
 
 
