@@ -22,12 +22,9 @@ from framework.core.sampling import Sampling
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory) -> tuple[str, dict]:
-    """What the command prints and what it keeps, where it is not thorough."""
-    return proved(tmp_path_factory.mktemp("proof"), "thorough=false")
-
-
-def proved(folder: Path, *overrides: str) -> tuple[str, dict]:
-    command = [sys.executable, "-m", "experiments.prove", "samples=20000", f"hydra.run.dir={folder}", *overrides]
+    """What the command prints, and the content of proof.json."""
+    folder = tmp_path_factory.mktemp("proof")
+    command = [sys.executable, "-m", "experiments.prove", "samples=20000", f"hydra.run.dir={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "proof.json").read_text())
@@ -35,16 +32,9 @@ def proved(folder: Path, *overrides: str) -> tuple[str, dict]:
 
 @pytest.mark.slow
 def test_every_cell_holds(output):
-    """Every drafter with every rule at T=1 and T=0, and with its usual one at every setting. Chi-square as below."""
+    """Every drafter with every rule at every sampling setting. Chi-square as below."""
     fixed = [cell for cell in held(output[1]) if cell.gamma_policy == "fixed"]
     assert {(cell.drafter, cell.sampling) for cell in fixed if cell.exact} == set(product(NAMES, SAMPLINGS))
-    assert {(cell.verifier, cell.sampling) for cell in fixed} >= set(product(rules(), ("T=1", "T=0")))
-
-
-@pytest.mark.slow
-def test_every_cell_of_the_whole_matrix_holds(tmp_path):
-    """Every drafter with every rule at every sampling setting. Chi-square as below."""
-    fixed = [cell for cell in held(proved(tmp_path)[1]) if cell.gamma_policy == "fixed"]
     pairs = {(cell.drafter, cell.verifier) for cell in fixed}
     assert len(fixed) == len(pairs) * len(SAMPLINGS)
 
