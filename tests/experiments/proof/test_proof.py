@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
