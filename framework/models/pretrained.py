@@ -449,7 +449,13 @@ def device_named(device: str) -> torch.device:
 def _load_tokenizer(place: _Place, *, advice: str = "") -> PreTrainedTokenizerBase:
     with place.loading():
         try:
-            return AutoTokenizer.from_pretrained(place.path, local_files_only=place.is_local, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(
+                place.path, local_files_only=place.is_local, trust_remote_code=False
+            )
+            # Without a tokenizer's files, transformers makes one that has special tokens only.
+            if set(tokenizer.get_vocab()) <= set(tokenizer.get_added_vocab()):
+                raise ValueError("its vocabulary is empty")
+            return tokenizer
         except ValueError as error:
             reason = str(error).strip().split("\n")[0]
             raise ValueError(f"there is no tokenizer that can be read ({reason}){advice}") from error

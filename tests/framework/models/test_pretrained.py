@@ -199,6 +199,14 @@ def test_a_folder_that_cannot_be_loaded(tmp_path, damage, reason):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_tokenizer_made_without_files_is_refused(tmp_path, family):
+    """For qwen3, transformers makes an empty tokenizer in place of missing files."""
+    remove_tokenizer(save_tiny(tmp_path, family))
+    with pytest.raises(ValueError, match="there is no tokenizer that can be read"):
+        target(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
