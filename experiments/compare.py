@@ -8,6 +8,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +98,16 @@ def read_records(key: str, source: str) -> list[Record]:
         with status(f"reading {source}"):
             records = read_project(key, source.removeprefix(PROJECT))
     else:
-        records = load_records(Path(source)) if Path(source).is_dir() else []
+        with warnings.catch_warnings(record=True) as unread:
+            warnings.simplefilter("always", RuntimeWarning)
+            records = load_records(Path(source)) if Path(source).is_dir() else []
+        if records or not unread:
+            for each in unread:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        else:
+            raise ValueError(
+                f"{key} is {source!r}: {unread[0].message}; allowed: a folder with a record that can be read"
+            )
     if not records:
         raise FileNotFoundError(
             f"{key} is {source!r}: no record.json there; give a folder that compare printed, a folder of offline W&B "
