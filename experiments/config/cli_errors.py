@@ -83,7 +83,8 @@ def _in_one_line(error: BaseException, interrupted: str | None) -> str | None:
             # The constructor's message states the given value, the allowed ones and the key.
             return _named(error.__cause__ or error)
         case OmegaConfBaseException():
-            return _named(error, str(error).splitlines()[0])
+            key = f"{error.full_key}: " if error.full_key else ""
+            return _named(error, key + str(error).splitlines()[0])
         case ValueError() | OSError() | FloatingPointError() | ImportError():
             return _named(error)
     return None

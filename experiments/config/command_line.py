@@ -3,8 +3,9 @@
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from difflib import get_close_matches
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": (
 PLAIN = re.compile(r"[\w./:-]+")  # a value that needs no quotes
 FREE_NAMES = ("drafters", "search_space", "hydra")  # mappings whose keys a user chooses
 SHARED_MODEL = "drafter.model."  # sets the draft model of every drafter of a comparison
+PART_KEYS = ("_target_", "_partial_", "_convert_")
+OWN_PARTS = ("framework.", "drafters.", "experiments.")
 SEARCH_PATH = "hydra.searchpath"
 LITERAL = "prompt="  # an option whose text may hold parentheses, commas and quotes
 NOTED = "paper"  # the section that +paper_task and +paper_drafter add to the records of any command
@@ -46,7 +49,7 @@ def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
     """
     arguments = [_literal(each) if each.startswith(LITERAL) else each for each in _with_models(arguments)]
     _check_flags(arguments)
-    flags = get_args_parser().parse_args(list(arguments))
+    flags = _flags(arguments)
     if any(getattr(flags, name) for name in WITHOUT_CHECK):
         return list(arguments)
     _check_places(flags)
@@ -116,6 +119,8 @@ class _Overrides:
                 )
             if self._choices(each):
                 self._check_choice(each)
+            if each.key_or_group == SEARCH_PATH:
+                _check_search_path(each)
         own = ("hydra.", "hydra/")
         chosen = self._composed(
             [each for each in self._overrides if self._choices(each) or each.key_or_group.startswith(own)]
@@ -128,7 +133,22 @@ class _Overrides:
         if not is_sweep and chosen.hydra.sweeper.get("params"):
             study = next((each.input_line for each in self._overrides if each.key_or_group == "study"), "")
             raise OverrideError(f"{study or self._config_name} is a sweep; add -m: {self._command} -m {study}".rstrip())
+        self._check_together()
         return [str(each.input_line) for each in self._overrides]
+
+    def _check_together(self) -> None:
+        """
+        Raises:
+            ValueError: an override contradicts another, or its value has another structure than the config's.
+        """
+        lines = [_first_value(each) for each in self._overrides]
+        try:
+            compose(self._config_name, [*self._path, *lines])
+        except (HydraException, OmegaConfBaseException) as error:
+            first = str(error).splitlines()[0]
+            named = next((line for line in lines if line in first or f"'{line.partition('=')[0]}'" in first), "")
+            reason = f"{first} ({str(error.__cause__).splitlines()[0]})" if error.__cause__ else first
+            raise OverrideError(f"{named or ' '.join(lines)} cannot be applied: {reason}") from None
 
     def _check_added(self, chosen: DictConfig) -> None:
         """
@@ -179,7 +199,9 @@ class _Overrides:
     def _of_main_option(self, override: Override) -> Override:
         """The override of a group's main option if a group is set to a number: gamma.gamma=4 for gamma=4."""
         key = override.key_or_group
-        if key in MAIN_OPTIONS and self._choices(override) and _are_numbers(override):
+        is_number = key in MAIN_OPTIONS and self._choices(override) and _are_numbers(override)
+        chosen_already = [each.key_or_group for each in self._overrides if each is not override]
+        if is_number and (key in chosen_already or OmegaConf.is_dict(self._composed([]).get(key))):
             return _parsed(str(override.input_line).replace(key, MAIN_OPTIONS[key], 1))
         return override
 
@@ -248,8 +270,12 @@ class _Overrides:
             ValueError: there is no such key, or + is given for a key that there is.
         """
         key = override.key_or_group
-        if key.startswith(("hydra.", "hydra/")) or override.is_force_add():
+        if key.startswith(("hydra.", "hydra/")):
             return
+        is_added = override.is_add() or override.is_force_add()
+        parent, _, name = key.rpartition(".")
+        if name.startswith("_") and (override.is_delete() or (is_added and name not in PART_KEYS)):
+            raise OverrideError(f"{key} belongs to the yaml; to build another part, set {parent}._target_")
         is_removed = any(
             each.is_delete() and each.key_or_group == key for each in self._overrides if each is not override
         )
@@ -257,11 +283,12 @@ class _Overrides:
         if override.is_add() and there and not isinstance(override.value(), dict | list):
             raise OverrideError(f"{key} has a value already; set {str(override.input_line).lstrip('+')} without +")
         is_used = any(f"${{{key}" in str(each.input_line) for each in self._overrides)  # a variable of the user's own
-        if there and not override.is_add():
+        if there and not is_added:
             self._check_replaced(key, override, chosen)
-        if there or (override.is_add() and (is_used or _takes_more(chosen, key))):
+        if there and isinstance(override.value(), dict):
+            self._check_inside(key, override, chosen)
+        if there or (is_added and (is_used or _takes_more(chosen, key))):
             return
-        parent, _, name = key.rpartition(".")
         if parent and _has(chosen, parent) and not OmegaConf.is_config(node := OmegaConf.select(chosen, parent)):
             raise OverrideError(f"{parent} is {node!r}, without options; to set some, {parent}={{{name}: ...}}")
         known = [each for each in _keys(OmegaConf.to_container(chosen, resolve=False)) if not each.startswith("hydra")]
@@ -286,6 +313,21 @@ class _Overrides:
             options = ", ".join(f"{key}.{name}" for name in node if not str(name).startswith("_"))
             given = str(override.input_line).partition("=")[2]
             raise OverrideError(f"{key} is {given!r}, which has no options of its own; set one of {options}")
+
+    def _check_inside(self, key: str, override: Override, chosen: DictConfig) -> None:
+        """
+        Raises:
+            ValueError: a mapping as the value has keys that the mapping in the config lacks.
+        """
+        node = OmegaConf.select(chosen, key, throw_on_missing=False)
+        if not OmegaConf.is_dict(node) or override.is_add() or override.is_force_add():
+            return
+        known = [str(name) for name in node]
+        for name in override.value():  # type: ignore[union-attr]
+            if str(name) not in known and key not in FREE_NAMES:
+                near = get_close_matches(str(name), known, 1)
+                advice = f"did you mean {key}.{near[0]}?" if near else f"allowed: {', '.join(known) or 'none'}"
+                raise OverrideError(f"{key}.{name} is no option of {self._config_name}; {advice}")
 
     def _groups(self) -> list[str]:
         return sorted(
@@ -337,9 +379,24 @@ def _check_flags(arguments: Sequence[str]) -> None:
     for argument in arguments:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and flag not in known:
-            near = get_close_matches(flag, known, 1)
+            near = get_close_matches(flag, [*known, *MODEL_FLAGS], 1, cutoff=0.7)
             advice = f"did you mean {near[0]}?" if near else f"set an option without dashes: {argument.lstrip('-')}"
             raise OverrideError(f"{flag} is no flag; {advice}")
+
+
+def _flags(arguments: Sequence[str]) -> Namespace:
+    """
+    Raises:
+        ValueError: argparse refuses the arguments, with its last line as the message.
+    """
+    printed = StringIO()
+    try:
+        with redirect_stderr(printed):
+            return get_args_parser().parse_args(list(arguments))
+    except SystemExit as stopped:
+        if not stopped.code:
+            raise
+        raise OverrideError(printed.getvalue().strip().rpartition("error: ")[2]) from None
 
 
 def _check_places(flags: Namespace) -> None:
@@ -357,8 +414,20 @@ def _check_places(flags: Namespace) -> None:
         raise OverrideError(wrong_choice("--config-name", flags.config_name, known))
 
 
+def _check_search_path(override: Override) -> None:
+    """
+    Raises:
+        ValueError: a folder of yamls does not exist; Hydra would only warn.
+    """
+    for place in map(str, _values(override)):
+        scheme, there, folder = place.partition("://")
+        if (not there or scheme == "file") and not Path(folder if there else place).is_dir():
+            raise OverrideError(f"{SEARCH_PATH} is {place!r}, no such folder; allowed: [file://FOLDER] of yamls")
+
+
 def _parsed(line: str) -> Override:
-    if not line.startswith("~") and (line.startswith("=") or "=" not in line):
+    key, given, _ = line.lstrip("+~").partition("=")
+    if not key.strip("@") or not (given or line.startswith("~")):
         raise OverrideError(f"{line!r} is no KEY=VALUE")
     try:
         return OverridesParser.create().parse_override(line)
@@ -419,13 +488,20 @@ def _has(config: DictConfig, key: str) -> bool:
 def _takes_more(config: DictConfig, key: str) -> bool:
     """Whether + may add a key: to a mapping of free names, or to a part, whose constructor checks its options."""
     names = key.split(".")
-    if names[0] in FREE_NAMES:
-        return len(names) > 1
     for end in range(len(names) - 1, 0, -1):
         if _has(config, ".".join(names[:end])):
             node = OmegaConf.select(config, ".".join(names[:end]), throw_on_missing=False)
-            return OmegaConf.is_dict(node) and "_target_" in node
-    return False
+            if OmegaConf.is_dict(node) and "_target_" in node:
+                return not _is_misspelt(names[end], node)
+            break
+    return names[0] in FREE_NAMES and len(names) > 1 and _has(config, names[0])
+
+
+def _is_misspelt(name: str, node: DictConfig) -> bool:
+    """Whether a part of this project, whose yaml spells each option, has an option or key of Hydra with a near name."""
+    known = [str(each) for each in node if str(each) != name] + ["_target_", "_partial_"]
+    ours = str(node.get("_target_")).startswith(OWN_PARTS)
+    return (ours or name.startswith("_")) and bool(get_close_matches(name, known, 1, cutoff=0.8))
 
 
 def _keys(value: Any, path: str = "") -> Iterator[str]:

@@ -37,6 +37,16 @@ MISTAKES = [
     ("compare", ["sampling.temperatur=0"], "did you mean sampling.temperature?"),
     ("train", ["training.lr=0.1"], "training.lr is no option of train; "),
     ("generate", ["promt=x"], "promt is no option of generate; did you mean prompt?"),
+    ("measure", ["++max_tokens=5"], "max_tokens is no option of measure; did you mean max_new_tokens?"),
+    ("measure", ["++x.y.z=5"], "x.y.z is no option of measure; see python -m experiments.measure --help"),
+    ("measure", ["+sampling.topp=1"], "sampling.topp is no option of measure; did you mean sampling.top_p?"),
+    ("compare", ["++drafters.ngram.orde=3"], "did you mean drafters.ngram.order?"),
+    ("measure", ["+drafters.ngram.order=3"], "drafters.ngram.order is no option of measure"),
+    ("measure", ["+search_space.x=1"], "search_space.x is no option of measure"),
+    ("measure", ["engine={compil: false}"], "engine.compil is no option of measure; did you mean engine.compile?"),
+    ("measure", ["+drafter._targt_=x"], "drafter._targt_ belongs to the yaml; "),
+    ("measure", ["+drafter._args_=[1]"], "drafter._args_ belongs to the yaml; "),
+    ("measure", ["~drafter._target_"], "drafter._target_ belongs to the yaml; "),
     # choices
     ("measure", ["drafter=medsa"], "drafter is 'medsa'; did you mean medusa? allowed: corpus_unigram, "),
     ("measure", ["drafter=telepathy"], "drafter is 'telepathy'; allowed: corpus_unigram, "),
@@ -66,6 +76,12 @@ MISTAKES = [
     ("measure", ["--multrun"], "--multrun is no flag; did you mean --multirun?"),
     ("measure", ["--target"], "--target has no path; allowed: --target FOLDER, or a hub name"),
     ("compare", ["--target", "--draft", "x"], "--target has no path; "),
+    ("measure", ["--targt=x"], "--targt is no flag; did you mean --target?"),
+    ("measure", ["-x"], "unrecognized arguments: -x"),
+    ("measure", ["-m=3"], "argument --multirun/-m: ignored explicit argument '3'"),
+    ("measure", ["--config-name"], "argument --config-name/-cn: expected one argument"),
+    ("measure", ["+=3"], "'+=3' is no KEY=VALUE"),
+    ("measure", ["~"], "'~' is no KEY=VALUE"),
     ("measure", ["gamma 4"], "'gamma 4' is no KEY=VALUE"),
     ("measure", ["=3"], "'=3' is no KEY=VALUE"),
     ("measure", ["seed=(3"], "'seed=(3' cannot be parsed; quote its value"),
@@ -77,7 +93,14 @@ MISTAKES = [
         ["engine=compiled"],
         "engine is 'compiled', which has no options of its own; set one of engine.compile",
     ),
+    (
+        "measure",
+        ["prompts=texts", "prompts.source.texts=[a]", "prompts.source.texts={a: b}"],
+        "prompts.source.texts={a: b} cannot be applied: ",
+    ),
+    ("measure", ["~engine", "engine.compile=false"], "engine.compile=false cannot be applied: "),
     # Hydra's own options
+    ("measure", ["hydra.searchpath=[nowhere]"], "hydra.searchpath is 'nowhere', no such folder; allowed: "),
     (
         "measure",
         ["-m", "hydra/launcher=joblb", "seed=1,2"],
@@ -93,6 +116,7 @@ MISTAKES = [
 WRONG_VALUES = [
     ("measure", ["gamma.gamma=-1"], "gamma.gamma is -1"),
     ("measure", ["max_new_tokens=abc"], "max_new_tokens is 'abc'"),
+    ("measure", ["seed=${nowhere}"], "seed: Interpolation key 'nowhere' not found"),
     ("measure", ["device=abacus"], "device is 'abacus'"),
     ("measure", ["prompts=jsonl"], "prompts.source.path has no value yet"),
     ("measure", ["prompts=jsonl", "prompts.source.path=nowhere.jsonl"], "prompts.source.path is 'nowhere.jsonl'"),
@@ -109,6 +133,7 @@ WRONG_VALUES = [
     ("generate", ["prompt=x", "prompt_file=y"], "prompt and prompt_file are both set"),
     ("train", ["drafter=ngram"], "drafter is 'ngram', which is not trained"),
     ("check", [], "choose one or more of drafter=NAME, verifier=NAME"),
+    ("check", ["gamma=4"], "gamma is '4'; allowed: bandit, "),
 ]
 
 
@@ -212,7 +237,7 @@ def test_a_mistake_from_a_shell_ends_in_two_lines_at_most(
             ["drafter=ngram", "~drafter.corpus", "+drafter.corpus=text"],
         ),
         ("compare", ["+suite=all", "~drafters.medusa"], ["+suite=all", "~drafters.medusa"]),
-        ("search", ["+search_space.drafter.order=[1,2]"], ["+search_space.drafter.order=[1,2]"]),
+        ("search", ["+search_space.threads=[1,2]"], ["+search_space.threads=[1,2]"]),
         ("measure", ["+mine=ngram", "stop_strings=['${mine}']"], ["+mine=ngram", "stop_strings=['${mine}']"]),
         ("measure", ["--help", "xyzzy=1"], ["--help", "xyzzy=1"]),
     ],
@@ -235,6 +260,20 @@ def test_a_folder_of_the_users_own_has_further_choices(tmp_path: Path) -> None:
             checked_arguments("measure", [*more, "drafter=mine", "drafter.ordre=4"])
         with pytest.raises(OverrideError, match=r"measure cannot be composed: .*drafter/yours"):
             checked_arguments("measure", [*more, "drafter=yours"])
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '"x"'])
+@pytest.mark.parametrize("key", ["records", "compare_to"])
+def test_a_broken_record_is_named_in_one_line(
+    key: str, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    import_module("experiments.compare")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/record.json").write_text(content)
+    error = typed("compare", [f"{key}=run"], monkeypatch, capfd)
+    assert f"{key} is 'run': run/record.json is not a record (" in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_folder_with_results_stays(tmp_path: Path) -> None:
