@@ -5,8 +5,8 @@ import sys
 
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import run_command
-from experiments.config.command_line import wrong_choice
 from experiments.config.help_text import commands
+from experiments.config.override_checks import wrong_choice
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from experiments.compare import at_temperature, check_temperatures
 from experiments.config.builders import build, build_engine, build_sampling
 from experiments.config.cli_errors import announce, one_line_errors
 from experiments.config.command import command
-from experiments.config.comparison import prepare_comparison
+from experiments.config.fitting_drafters import prepare_comparison
 from experiments.config.option_checks import check_kind
 from experiments.config.progress import Steps
 from experiments.measurement.hugging_face import HuggingFaceGenerate

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from experiments.config.builders import build_candidate, build_sampling, build_tracker
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
-from experiments.config.comparison import prepare_comparison
+from experiments.config.fitting_drafters import prepare_comparison
 from experiments.config.option_checks import check_kind
 from experiments.measurement.bench import measure
 from experiments.measurement.plan import Candidate

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from experiments.reporting.page.points import MEANINGS
-from experiments.reporting.tables.report import COLUMNS
+from experiments.reporting.tables.comparison_table import COLUMNS
 
 REPOSITORY = Path(__file__).parents[1]
 TABLES = {

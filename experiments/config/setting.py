@@ -10,8 +10,8 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
-from experiments.config.command_line import check_overrides, hydra_apart
 from experiments.config.loaded_models import LoadedModels
+from experiments.config.override_checks import check_overrides, hydra_apart
 from framework.core.option_error import OptionError
 
 COMMAND = "measure"
@@ -94,6 +94,9 @@ def settings_of_drafters(
     """
     if not isinstance(drafters, Mapping) or not drafters:
         raise OptionError("drafters", drafters, 'a dict such as {"lookup": "drafter=prompt_lookup"}')
+    for name, own in drafters.items():
+        if not isinstance(own, str | list | tuple):
+            raise OptionError(f"drafters[{name!r}]", own, 'an override such as "drafter=ngram", or a list of them')
     all_own = {name: [own] if isinstance(own, str) else list(own) for name, own in drafters.items()}
     for name, own in all_own.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):

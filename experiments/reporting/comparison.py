@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from experiments.reporting.publish import mirror, write_report
-from experiments.reporting.tables.report import comparison_table, table_notes, tables_of_groups
+from experiments.reporting.tables.comparison_table import comparison_table, table_notes, tables_of_groups
 from experiments.results.record import Record
 from experiments.tracking.tracker import JsonlTracker
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from experiments.config.cli_errors import relative, status
 from experiments.reporting.overview import overview_of
-from experiments.reporting.tables.report import comparison_table, markdown_table
+from experiments.reporting.tables.comparison_table import comparison_table, markdown_table
 from experiments.reporting.tables.text_table import markdown
 from experiments.results.record import Record
 from experiments.results.record_diff import (

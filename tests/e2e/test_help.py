@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from experiments import measure
 from experiments.config import cli_errors
-from experiments.config.command_line import check_overrides
+from experiments.config.override_checks import check_overrides
 
 EXPERIMENTS = Path(cli_errors.__file__).parents[1]
 CONF = EXPERIMENTS.parent / "conf"

@@ -11,7 +11,7 @@ import pytest
 from hydra import compose
 
 from drafters.prompt_lookup import PromptLookup
-from experiments.config.command_line import check_overrides, hydra_apart
+from experiments.config.override_checks import check_overrides, hydra_apart
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

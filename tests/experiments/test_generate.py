@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments import generate
 from experiments.api import Pair, load_pair
-from experiments.config import command_line
+from experiments.config import override_checks
 
 ROOT = Path(generate.__file__).parents[1]
 PROMPT = "import os\nimport sys\nimport "
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_one_line(wrong, says, monkeypatch, capfd):
 )
 def test_a_prompt_arrives_as_it_was_typed(prompt, monkeypatch):
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("generate", [command_line._literal(f"prompt={prompt}")])
+        cfg = compose("generate", [override_checks._literal(f"prompt={prompt}")])
     assert generate.prompt_of(cfg) == prompt
 
 

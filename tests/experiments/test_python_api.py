@@ -256,6 +256,8 @@ def test_drafters_are_compared_in_one_run(loaded, tmp_path):
         ({}, [], "drafters is {}"),
         (["drafter=ngram"], [], "drafters is ['drafter=ngram']"),
         ({"a/b": "drafter=ngram"}, [], "drafters is 'a/b'"),
+        ({"a": {"drafter": "ngram"}}, [], "drafters['a'] is {'drafter': 'ngram'}; allowed: an override such as"),
+        ({"a": None}, [], "drafters['a'] is None"),
         ({"a": "sampling.temperature=0"}, [], "drafters['a'] has 'sampling.temperature=0'"),
         ({"a": "drafter=medsa"}, [], "drafter is 'medsa'; did you mean medusa?"),
         ({"a": "drafter=ngram"}, ["gama=4"], "gama is no option of measure"),

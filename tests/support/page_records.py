@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from experiments.results.record import Record
-from tests.experiments.reporting.test_report import make_record
+from tests.experiments.reporting.test_comparison_table import make_record
 
 HOSTILE = "</script><script>document.title = 'broken out'</script>"
 

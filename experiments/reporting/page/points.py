@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.reporting.plots.picture_style import Look, look_of
-from experiments.reporting.tables.report import (
+from experiments.reporting.tables.comparison_table import (
     COLUMNS,
     GAMMA,
     GUARANTEE,

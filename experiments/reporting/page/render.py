@@ -9,15 +9,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from experiments.reporting.page.bar_charts import round_panels, speedup_panels
 from experiments.reporting.page.changes import change_rows
-from experiments.reporting.page.curves import alpha_panels, sweep_views
+from experiments.reporting.page.line_charts import alpha_panels, sweep_views
 from experiments.reporting.page.points import Point, headings, points_of, table_rows
-from experiments.reporting.page.rows import round_panels, speedup_panels
 from experiments.reporting.page.tokens import token_view
 from experiments.reporting.plots.picture_style import look_of
 from experiments.reporting.plots.pictures import STAGE_COLOURS, stages_per_round
+from experiments.reporting.tables.comparison_table import table_notes
 from experiments.reporting.tables.fastest import fastest
-from experiments.reporting.tables.report import table_notes
 from experiments.reporting.tables.text_table import ALARM
 from experiments.reporting.token_colours import page_rules
 from experiments.results.acceptance import alpha_by_category, categories

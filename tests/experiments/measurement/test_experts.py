@@ -12,7 +12,7 @@ from experiments.measurement.experts import NO_EXPERTS, ExpertCounter, TouchedEx
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.measurement.timing import PartTimer, time_parts_amid
-from experiments.reporting.tables.report import markdown_table
+from experiments.reporting.tables.comparison_table import markdown_table
 from experiments.tracking.tracker import Point
 from framework.conformance.tiny_models import tiny_model, tiny_target
 from framework.core.sampling import Sampling

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from experiments.reporting.comparison import Comparison
 from experiments.results.records import load_records
-from tests.experiments.reporting.test_report import make_record
+from tests.experiments.reporting.test_comparison_table import make_record
 
 
 @pytest.fixture

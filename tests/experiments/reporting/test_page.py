@@ -9,15 +9,15 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from experiments.reporting.page.bar_charts import round_panels, speedup_panels
 from experiments.reporting.page.points import points_of, table_rows
 from experiments.reporting.page.render import write_page
-from experiments.reporting.page.rows import round_panels, speedup_panels
 from experiments.reporting.page.tokens import MOST_TOKENS, token_view
 from experiments.reporting.scale import Scale
 from experiments.results.record import Record
 from experiments.results.record_diff import diff_records
 from experiments.results.records import group_records
-from tests.experiments.reporting.test_report import make_record
+from tests.experiments.reporting.test_comparison_table import make_record
 from tests.experiments.results.test_fuzz_records import RECORDS
 from tests.support.fuzzing import fuzz
 from tests.support.page_records import HOSTILE, TOKENS, full_records, prompts

@@ -14,7 +14,7 @@ from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, DRAFTERS,
 from experiments.reporting.plots.pictures import figures_of, number_side
 from experiments.results.record import Record
 from tests.experiments.reporting import test_gamma_picture
-from tests.experiments.reporting.test_report import usual
+from tests.experiments.reporting.test_comparison_table import usual
 from tests.support.page_records import full_records, sweep_records
 
 CONF = Path(__file__).parents[3] / "conf" / "drafter"

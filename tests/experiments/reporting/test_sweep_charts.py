@@ -9,7 +9,7 @@ from experiments.reporting.plots.pictures import draw_pictures
 from experiments.reporting.scale import Scale
 from experiments.reporting.sweep_charts import Chart, Sweep, Value, break_even, charts_of, sweeps_of
 from experiments.results.record import Record
-from tests.experiments.reporting.test_report import make_record
+from tests.experiments.reporting.test_comparison_table import make_record
 
 
 def batch(drafter: str, size: int, speedup: float, temperature: float = 0) -> Record:

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.reporting.tables.report import comparison_table, markdown_table
+from experiments.reporting.tables.comparison_table import comparison_table, markdown_table
 from experiments.results.record import Record
 from experiments.results.records import ROW_SETTINGS, group_records, load_records
 from experiments.tracking.tracker import PROMPTS_FILE, RECORD_FILE, JsonlTracker, Point

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.results.record import Record
 from experiments.results.record_diff import Change, changes_cells, diff_notes, diff_records, difference_text
-from tests.experiments.reporting.test_report import make_record
+from tests.experiments.reporting.test_comparison_table import make_record
 from tests.support.page_records import prompts
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import compare
-from experiments.reporting.tables.report import COLUMNS
+from experiments.reporting.tables.comparison_table import COLUMNS
 from experiments.results.record import VERSION, Record
 from experiments.results.record_diff import diff_records
 from experiments.results.records import group_records, load_records

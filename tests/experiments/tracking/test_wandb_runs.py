@@ -16,7 +16,7 @@ import pytest
 from experiments import compare, measure
 from experiments.compare import read_records
 from experiments.reporting.publish import print_report
-from experiments.reporting.tables.report import markdown_table
+from experiments.reporting.tables.comparison_table import markdown_table
 from experiments.reporting.tables.token_table import token_table
 from experiments.results.record import Record
 from experiments.results.records import load_records

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from experiments.config import builders
 from experiments.reporting.plots.pictures import draw_pictures
-from experiments.reporting.tables.report import comparison_table, markdown_table
+from experiments.reporting.tables.comparison_table import comparison_table, markdown_table
 from experiments.results.acceptance import alphas_by_position
 from experiments.results.record import Record
 from experiments.results.records import group_records, is_lossy, load_records

@@ -7,7 +7,7 @@ from experiments.reporting.page.points import Point
 from experiments.reporting.plots.picture_style import LONGEST_LABEL
 from experiments.reporting.plots.pictures import STAGE_COLOURS, number_side, stages_per_round
 from experiments.reporting.scale import Scale, Tick
-from experiments.reporting.tables.report import efficiency
+from experiments.reporting.tables.comparison_table import efficiency
 
 
 @dataclass(frozen=True)

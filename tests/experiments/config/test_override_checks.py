@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments.config.command import remove_if_unused, run_command
-from experiments.config.command_line import OverrideError, checked_arguments
 from experiments.config.help_text import CONF
+from experiments.config.override_checks import OverrideError, checked_arguments
 from experiments.config.resolvers import register_resolvers
 
 register_resolvers()

@@ -7,7 +7,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.config.builders import build_drafter, build_shared
-from experiments.config.command_line import SHARED_MODEL
+from experiments.config.override_checks import SHARED_MODEL
 from experiments.measurement.plan import Plan
 from experiments.measurement.resource_cache import ResourceCache
 from framework.core.drafter import Drafter
