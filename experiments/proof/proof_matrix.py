@@ -22,6 +22,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.models.target import Target
 from framework.verifiers.default_verifier import default_verifier
 from framework.verifiers.verifier import Guarantee, Verifier
 
@@ -118,6 +119,11 @@ class _Watched:
         return goes_on
 
 
+def proof_target(vocabulary: int) -> Target:
+    """The random target of the matrix, smaller than others, since it reads a million sequences."""
+    return tiny_target(vocabulary=vocabulary, hidden_size=16, num_attention_heads=2, num_key_value_heads=1)
+
+
 class Prover:
     """Computes the cells of the matrix on a tiny random target, with every part built from its yaml.
 
@@ -130,7 +136,7 @@ class Prover:
 
     def __init__(self, *, samples: int, vocabulary: int, gamma: int, thorough: bool = True):
         self.samples, self.gamma, self.thorough = samples, gamma, thorough
-        self.target = tiny_target(vocabulary=vocabulary)
+        self.target = proof_target(vocabulary)
         self.drafters = {name: tiny_factory(name, vocabulary)(target=self.target) for name in NAMES}
         self.verifiers: dict[str, Verifier] = rules()
         self.distribution = cache(

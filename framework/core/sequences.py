@@ -143,9 +143,7 @@ class Sequences:
 
 def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
     """[B, width] int64 tokens, left-aligned, and their [B, width] bool mask."""
-    tokens = torch.zeros(len(rows), width, dtype=torch.int64)
-    for row, its in enumerate(rows):
-        tokens[row, : len(its)] = torch.tensor(its)
+    tokens = torch.tensor([its + [0] * (width - len(its)) for its in rows], dtype=torch.int64)
     return tokens, torch.arange(width) < torch.tensor([[len(its)] for its in rows])
 
 

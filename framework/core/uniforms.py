@@ -10,6 +10,7 @@ from torch import Tensor
 from framework.core.validation import check_whole
 
 ROUNDS_PER_BLOCK = 32
+NUMBERS_PER_COUNT = 4  # of Philox4x64; it divides ROUNDS_PER_BLOCK, so that blocks begin at a count
 LARGEST_SEED = 2**128 - 1  # largest key of Philox
 
 
@@ -70,25 +71,35 @@ class Uniforms:
     def __init__(self, seeds: list[int], width: int, device: torch.device):
         """
         Args:
-            seeds: one per row, each >= 0.
+            seeds: one per row, as `check_seeds` allows.
             width: numbers per row and round; another width gives another stream.
             device: device of the numbers.
         """
-        self._generators = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
-        self._width = width
-        self._device = device
+        self._seeds, self._width, self._device = seeds, width, device
         self._block = self._host_block = torch.empty(0)
-        self._used = ROUNDS_PER_BLOCK
+        self._num_blocks, self._used = 0, ROUNDS_PER_BLOCK
 
     def next_round(self) -> Tensor:
         """[B, width] float64 in [0, 1), fresh in every round."""
         if self._used == ROUNDS_PER_BLOCK:
-            block = np.stack([g.random((ROUNDS_PER_BLOCK, self._width)) for g in self._generators], axis=1)
-            self._host_block = torch.from_numpy(block)
-            self._block, self._used = self._host_block.to(self._device), 0
+            self._host_block = self._draw(self._num_blocks)
+            self._block = self._host_block.to(self._device)
+            self._num_blocks, self._used = self._num_blocks + 1, 0
         self._used += 1
         return self._block[self._used - 1]
 
     def of_this_round_on_host(self) -> Tensor:
         """Host copy of the numbers last returned by `next_round`, for drafters that draw on the host."""
         return self._host_block[self._used - 1]
+
+    def _draw(self, block: int) -> Tensor:
+        """[ROUNDS_PER_BLOCK, B, width] float64: a block of every row's stream, from one generator moved to each."""
+        numbers = np.empty((len(self._seeds), ROUNDS_PER_BLOCK, self._width))
+        philox = np.random.Philox(key=0)
+        generator, state = np.random.Generator(philox), philox.state
+        state["state"]["counter"][0] = block * ROUNDS_PER_BLOCK * self._width // NUMBERS_PER_COUNT
+        for row, seed in enumerate(self._seeds):
+            state["state"]["key"][:] = seed % 2**64, seed >> 64
+            philox.state = state
+            generator.random(out=numbers[row])
+        return torch.from_numpy(numbers.transpose(1, 0, 2).copy())

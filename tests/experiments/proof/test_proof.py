@@ -11,10 +11,9 @@ import torch
 from experiments import prove
 from experiments.config.builders import rules, yamls
 from experiments.proof.negative_controls import Caught, controls
-from experiments.proof.proof_matrix import FALSE_ALARM, PROMPT, Cell, Prover
+from experiments.proof.proof_matrix import FALSE_ALARM, PROMPT, Cell, Prover, proof_target
 from experiments.proof.tiny_drafters import NAMES
 from framework.conformance.goodness_of_fit import chi_square, continuation_distribution
-from framework.conformance.tiny_models import tiny_target
 from framework.conformance.verifier_checks import SAMPLINGS
 from framework.core.sampling import Sampling
 
@@ -27,6 +26,11 @@ def output(tmp_path_factory) -> tuple[str, dict]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "proof.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def prover() -> Prover:
+    return Prover(samples=600_000, vocabulary=3, gamma=2)
 
 
 @pytest.mark.slow
@@ -78,9 +82,8 @@ def test_a_fault_put_in_on_purpose_is_seen(control):
         *((name, "top-p 0.8") for name in ("small_transformer", "medusa", "transformer_tree")),  # a kind of draft each
     ],
 )
-def test_it_holds_under_samples_that_see_a_hundredth(drafter, sampling):
+def test_it_holds_under_samples_that_see_a_hundredth(prover, drafter, sampling):
     """False-alarm rate 1e-9 each; a total variation of 0.01 is seen, as the test below shows."""
-    prover = Prover(samples=600_000, vocabulary=3, gamma=2)
     assert prover.cell(drafter, prover.usual(drafter), "fixed", sampling).holds
 
 
@@ -98,7 +101,7 @@ def test_so_many_samples_see_such_a_total_variation(samples, bias, spread):
     """Drawn from a distribution that is so far off, the sample is rejected at the same false-alarm rate, in 20 of 20
     draws.
     """
-    probs = continuation_distribution(tiny_target(vocabulary=3), PROMPT, 4, Sampling())
+    probs = continuation_distribution(proof_target(3), PROMPT, 4, Sampling())
     off = probs.probs.clone()
     likely = off.argsort(descending=True)
     if spread == "one continuation":

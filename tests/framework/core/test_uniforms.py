@@ -1,11 +1,12 @@
 """Uniforms as a function of row seed and round."""
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare, kstest
 from torch import Tensor
 
-from framework.core.uniforms import ROUNDS_PER_BLOCK, RoundUniforms, Uniforms
+from framework.core.uniforms import ROUNDS_PER_BLOCK, RoundUniforms, Uniforms, check_seeds
 
 CPU = torch.device("cpu")
 ROUNDS = 2 * ROUNDS_PER_BLOCK + 3  # across two block boundaries
@@ -29,6 +30,15 @@ def test_the_host_has_the_numbers_of_the_same_round() -> None:
     uniforms = Uniforms([0, 1], 3, CPU)
     for _ in range(ROUNDS):
         assert torch.equal(uniforms.next_round(), uniforms.of_this_round_on_host())
+
+
+def test_a_row_has_numpys_stream_of_its_seed() -> None:
+    seeds = [0, 5, 2**64 - 1, 2**64, LARGEST]
+    for width in (1, 3, 4):
+        numbers = stream(seeds, width=width)
+        for row, seed in enumerate(seeds):
+            expected = np.random.Generator(np.random.Philox(key=seed)).random((ROUNDS, width))
+            assert (numbers[:, row].numpy() == expected).all()
 
 
 def test_more_than_24_bits() -> None:
@@ -61,8 +71,8 @@ def test_no_number_comes_twice() -> None:
 
 def test_a_seed_out_of_range_is_an_error() -> None:
     for seed in (-1, LARGEST + 1):
-        with pytest.raises(ValueError):
-            Uniforms([seed], 1, CPU)
+        with pytest.raises(ValueError, match="seeds is"):
+            check_seeds([seed], 1)
 
 
 @pytest.mark.parametrize("seeds", [[0], list(range(20))], ids=["one_row", "neighbouring_seeds"])
