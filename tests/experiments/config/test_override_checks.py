@@ -1,6 +1,7 @@
 """Command lines with mistakes in keys, groups and structure: one line with the key to change, and no folder."""
 
 import os
+import resource
 import subprocess
 import sys
 from importlib import import_module
@@ -176,13 +177,21 @@ def test_sixty_mistakes_are_typed_most_of_them_in_keys_and_structure() -> None:
 def test_a_mistake_from_a_shell_ends_in_two_lines_at_most(
     command: str, arguments: list[str], says: str, tmp_path: Path
 ) -> None:
+    before = seconds_of_children()
     done = subprocess.run(
         [sys.executable, "-m", f"experiments.{command}", *arguments], cwd=tmp_path, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(CONF.parent)},
     )  # fmt: skip
+    assert seconds_of_children() - before < 8  # 5 on a quiet machine; neighbours on its cores stretch it
     assert done.returncode == 1 and not done.stdout
     assert says in done.stderr and len(done.stderr.splitlines()) <= 2 and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def seconds_of_children() -> float:
+    """CPU time of all ended child processes; unlike walltime, it does not depend on what else runs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.parametrize(
