@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome
+from framework.core.fixed_buffer import FixedBuffer
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.drafting.parallel_draft import ParallelDraft
@@ -35,6 +36,7 @@ class Dart:
         self._layer, accuracies = load_layer(path, target)
         self._positions = ParallelDraft(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
         self.scheme, self.shape = self._positions.scheme, self._positions.shape
+        self._buffer = FixedBuffer()
         self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
 
     @property
@@ -43,7 +45,8 @@ class Dart:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self.observe(sequences, prefill)
+        self._positions.begin(sequences.num_rows)
+        self._hidden = self._buffer.holding(_at_pending(prefill))
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -52,7 +55,10 @@ class Dart:
         return self._positions.draft(logits, self._sampling, uniforms)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        # The state from which the target's output layer scored the pending token.
-        hidden = outcome.hidden
-        assert hidden is not None, "the layer needs Outcome.hidden"
-        self._hidden = hidden[torch.arange(len(hidden), device=hidden.device), outcome.stop]
+        self._hidden.copy_(_at_pending(outcome))
+
+
+def _at_pending(outcome: Outcome) -> Tensor:
+    """[B, H]: the states from which the target's output layer scored the pending tokens."""
+    assert outcome.hidden is not None, "the layer needs Outcome.hidden"
+    return outcome.hidden[torch.arange(len(outcome.hidden), device=outcome.hidden.device), outcome.stop]

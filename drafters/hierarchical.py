@@ -117,7 +117,7 @@ class Hierarchical:
         for numbers in uniforms.to(sequences.tokens.device).split(self._uniforms_a_round, dim=1):
             if not rows.finisher.most_remaining:
                 break
-            before, its = ahead.lengths, RoundUniforms(numbers)
+            before, its = ahead.lengths.clone(), RoundUniforms(numbers)
             # Only as deep as tokens can be kept: a prefix of the deeper draft. Never empty, to keep the backlog short.
             depth = max(1, min(self._gamma, rows.finisher.most_remaining - 1))
             draft = proposal(self.drafter, ahead, depth, its.draft[:, : self.drafter.num_uniforms(depth)])
@@ -145,8 +145,12 @@ class Hierarchical:
 
     def _ahead(self, sequences: Sequences) -> Sequences:
         """A copy to which the inner rounds commit tokens ahead of the target, with room for their drafts."""
-        texts = [list(text) for text in sequences.texts]
-        return replace(sequences, tokens=pad(sequences.tokens, (0, self._room)), texts=texts)
+        return replace(
+            sequences,
+            tokens=pad(sequences.tokens, (0, self._room)),
+            lengths=sequences.lengths.clone(),
+            texts=[list(text) for text in sequences.texts],
+        )
 
 
 class _Distributions:

@@ -44,6 +44,8 @@ def with_text(prompt: Prompt, text: list[int]) -> Prompt:
 class Sequences:
     """Rows of committed tokens. The last token of a row is *pending*: no model has read it yet.
 
+    A commit updates tokens, lengths and active in place: clone what is to be kept from round to round.
+
     Attributes:
         tokens: [B, T] int64; entries at or beyond a row's length are meaningless. T is fixed for a generation.
         lengths: [B] int64 committed tokens per row, the prompt included.
@@ -76,7 +78,7 @@ class Sequences:
             tokens=tokens.to(device),
             lengths=lengths.to(device),
             active=torch.ones(len(prompts), dtype=torch.bool, device=device),
-            prompt_lengths=lengths.to(device),
+            prompt_lengths=lengths.to(device, copy=True),
             longest=int(lengths.max()),
             texts=[list(text) for text in texts],
             source=None if source is None else source.to(device),
@@ -131,7 +133,7 @@ class Sequences:
         # Writing all M is harmless: entries beyond a row's length are meaningless.
         positions = self.lengths.unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
         self.tokens.scatter_(1, positions, tokens)
-        self.lengths = self.lengths + counts
+        self.lengths.add_(counts)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
         """As `append`, and update texts and longest, which waits for the device."""

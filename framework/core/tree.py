@@ -74,6 +74,9 @@ class Tree:
         tree.num_parents = max(parents, default=-2) + 2
         tree.groups_by_depth_and_rank = tree._grouped(list(zip(depth, rank, strict=True)))
         tree.groups_by_rank, tree.groups_by_place = tree._grouped(rank), tree._grouped(place)
+        for name, derived in vars(Tree).items():
+            if isinstance(derived, cached_property):
+                getattr(tree, name)  # now, not within the first compiled round
         return tree
 
     def _grouped(self, keys: Sequence[Any]) -> list[NodeGroup]:

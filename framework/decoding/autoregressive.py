@@ -55,6 +55,8 @@ class Autoregressive:
         uniforms = Uniforms(seeds, 1, self.target.device)
         with stopwatch.stage("prefill"):
             sequences, finisher, output = prefill(self.target, prompts, stopping, max_nodes=0)
+            if self._graph is not None:
+                self._graph.begin(sequences, finisher)
             packed = self._commit(output.logits, sequences, finisher, uniforms.next_round())
             finisher.read(StepSummary.unpack(packed))
         while finisher.most_remaining:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.core.draft import Draft
 from framework.core.drafter import Drafter, drafts_on_host, is_stepwise
+from framework.core.fixed_buffer import FixedBuffers
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms
 from framework.decoding.device_round import Decoding, DeviceRound
+from framework.decoding.stopping import Finisher
 from framework.gamma_policies.gamma_policy import GammaPolicy
 
 # On a CPU these options matter more than compilation itself: constant weights are packed, matrix products of few rows
@@ -45,13 +48,23 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
+def freezes_weights(device: torch.device) -> bool:
+    """Whether graphs for this device hold packed weights as constants."""
+    return device.type == "cpu"
+
+
 class Compiled:
     """A function of tensors, compiled once per shape of its arguments (torch.compile)."""
 
     def __init__(self, run: Callable[..., Any], device: torch.device):
         self._run = run
-        self._on_cpu = device.type == "cpu"
+        self._freezes = freezes_weights(device)
         self._graphs: dict[Hashable, Callable[..., Any]] = {}
+        self._buffers = FixedBuffers()
+
+    def begin(self, sequences: Sequences, finisher: Finisher) -> None:
+        """Move the state of a new generation into the buffers of earlier ones, which the graphs have recorded."""
+        self._buffers.hold(sequences, finisher)
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
         """Run the graph of this shape; the first call with a shape compiles it, which takes a minute.
@@ -68,10 +81,10 @@ class Compiled:
                 dynamic=False,
                 isolate_recompiles=True,
                 recompile_limit=MOST_NUMBERS,
-                backend=BACKENDS["cpu" if self._on_cpu else "cuda"],
+                backend=BACKENDS["cpu" if self._freezes else "cuda"],
                 options={"guard_filter_fn": _numbers_only},
             )
-        with _constant_weights() if self._on_cpu else nullcontext():
+        with _constant_weights() if self._freezes else nullcontext():
             return self._graphs[shape](*arguments)
 
 
@@ -162,30 +175,48 @@ class CompiledRound:
         self._on_device = on_device
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
-        run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
-        self._graph = Compiled(run, on_device.target.device)
+        self._run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
+        self._graph = Compiled(self._run, on_device.target.device)
+        self._begun: set[Hashable] = set()
+
+    def begin(self, sequences: Sequences, finisher: Finisher) -> None:
+        """As `Compiled.begin`."""
+        self._graph.begin(sequences, finisher)
 
     def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
         if not self._drafts_outside:
             with stage("round"):
-                return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
+                return self._run_shape(
+                    (gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences)
+                )
         with stage("draft"):
             should_continue = self._gamma_policy.should_continue
             draft = self._on_device.propose(decoding.sequences, gamma, uniforms, should_continue)
             if draft.num_nodes:  # one graph serves all draft lengths up to gamma, another one rounds without a draft
                 draft = draft.padded(gamma)
         with stage("verify_and_commit"):
-            return self._graph(
+            return self._run_shape(
                 (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)
             )
+
+    def _run_shape(self, shape: Hashable, *arguments: Any) -> Tensor:
+        """Run the graph of a shape, but its first round eagerly: a drafter then builds the trees that it reuses.
+
+        Built by a compiled graph, they would be its outputs.
+        """
+        if shape in self._begun:
+            return self._graph(shape, *arguments)
+        self._begun.add(shape)
+        return self._run(*arguments)
 
     def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
         draft = self._on_device.propose(decoding.sequences.with_longest(longest), gamma, uniforms)
         return self._verify_and_commit(decoding, draft, uniforms, longest)
 
     def _verify_and_commit(self, decoding: Decoding, draft: Draft, uniforms: RoundUniforms, longest: int) -> Tensor:
+        draft = replace(draft)  # a graph returns what it computes for an object that it was given
         return self._on_device.verify_and_commit(decoding, draft, uniforms, longest=longest)[1]
 
 

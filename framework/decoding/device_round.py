@@ -129,7 +129,7 @@ class DeviceRound:
         next_token = draw(next_token_probs, uniforms.next)
         healthy = _can_be_drawn_from(stop_probs) & _can_be_drawn_from(next_token_probs)
         sequences = rows.sequences
-        active = sequences.active
+        active = sequences.active.clone()
 
         path = draft.tree.path(stop)
         num_accepted = draft.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)

@@ -133,6 +133,8 @@ class Engine:
         uniforms = Uniforms(seeds, RoundUniforms.width(self.drafter.num_uniforms(max_gamma)), device)
         with stopwatch.stage("prefill"):
             sequences, finisher, output = prefill(self.target, prompts, stopping, max_nodes=self.max_nodes)
+            if self._graph is not None:
+                self._graph.begin(sequences, finisher)
             decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch, on_round)
             draft = Draft.empty(len(prompts), device)
             outcome, packed = self._on_device.commit(decoding, draft, output, decoding.next_uniforms())

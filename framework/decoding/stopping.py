@@ -99,8 +99,8 @@ class Finisher:
         keep = (index < most) & (is_eos.cumsum(1) - is_eos.long() == 0)
         kept = keep.sum(1)
         self._sequences.append(tokens, kept)
-        self.remaining = torch.where((keep & is_eos).any(1), 0, self.remaining - kept)
-        self._sequences.active = self.remaining > 0
+        self.remaining.copy_(torch.where((keep & is_eos).any(1), 0, self.remaining - kept))
+        self._sequences.active.copy_(self.remaining > 0)
         return kept
 
     def read(self, summary: StepSummary[list[Any]]) -> list[int]:

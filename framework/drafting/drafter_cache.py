@@ -8,6 +8,7 @@ from torch import Tensor
 
 from framework.core.backlog import Backlog
 from framework.core.draft import Outcome
+from framework.core.fixed_buffer import FixedBuffer
 from framework.core.sequences import Sequences
 from framework.models.cached_lm import CachedLM
 
@@ -24,12 +25,13 @@ class DrafterCache:
 
     def __init__(self, model: CachedLM):
         self.model = model
+        self._buffer = FixedBuffer()
         self.cached = torch.zeros(0, dtype=torch.int64)
 
     def begin(self, num_rows: int, capacity: int) -> None:
         """Clear all rows and allocate slots, as `CachedLM.begin`."""
         self.model.begin(num_rows, capacity)
-        self.cached = torch.zeros(num_rows, dtype=torch.int64, device=self.model.device)
+        self.cached = self._buffer.empty((num_rows,), dtype=torch.int64, device=self.model.device).zero_()
         self._capacity = capacity
         self._backlog = Backlog(capacity, None)
 
@@ -67,7 +69,8 @@ class DrafterCache:
             visible=sequences.longest,
             keep=sequences.lengths - 1 - start,
         )
-        self.cached, self._backlog.most = sequences.lengths, None
+        self.cached.copy_(sequences.lengths)
+        self._backlog.most = None
         return output.logits[:, 0]
 
     def keep_accepted(self, sequences: Sequences, outcome: Outcome) -> None:
@@ -82,7 +85,7 @@ class DrafterCache:
             before = sequences.lengths - outcome.num_committed
             self.model.keep_path(draft.tree, draft.tree.path(outcome.stop), after=before)
             num_read = outcome.num_accepted.clamp(max=draft.tree.deepest - 1)
-            self.cached = torch.minimum(before + num_read, sequences.lengths)
+            self.cached.copy_(torch.minimum(before + num_read, sequences.lengths))
             self._backlog.most = AFTER_A_ROUND
         else:
             self._backlog.add(1)
@@ -92,5 +95,5 @@ class DrafterCache:
         if self.model.is_recurrent:
             self.begin(sequences.num_rows, self._capacity)  # states of earlier rounds are not kept
             return
-        self.cached = torch.minimum(self.cached, sequences.lengths - 1)
+        self.cached.clamp_(max=sequences.lengths - 1)
         self._backlog.most = AFTER_A_ROUND  # pending, and the token before it if that was pending in the last round

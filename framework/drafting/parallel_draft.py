@@ -47,7 +47,7 @@ class ParallelDraft:
         places = [(len(path) - 1) * self._ranks + path[-1] for path in paths]
         self._places = torch.tensor(places, device=device)
         self._parents = parents_of(paths)
-        self._trees: dict[tuple[int, int], Tree] = {}  # by nodes and rows; built once, shared by all rounds
+        self._trees: dict[tuple[int, int], Tree] = {}  # by nodes and rows
 
     @staticmethod
     def check_form(form: str) -> None:
@@ -71,6 +71,15 @@ class ParallelDraft:
         """Depth of a draft under gamma, which is the number of positions that it needs."""
         return min(gamma, self._deepest)
 
+    def begin(self, num_rows: int) -> None:
+        """Build the trees of every depth, shared by all rounds; a compiled round only reads them."""
+        if self.form != "tree":
+            return
+        for depth in range(1, self._deepest + 1):
+            key = (self.num_nodes(depth), num_rows)
+            if key not in self._trees:
+                self._trees[key] = Tree.shared(self._parents[: key[0]], num_rows, self._places.device)
+
     def draft(self, logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Draft:
         """Arrange the tokens of one round.
 
@@ -90,7 +99,4 @@ class ParallelDraft:
         num_nodes = self.num_nodes(logits.shape[1])
         ranked = logits.topk(self._ranks).indices.flatten(1)  # [B, depth * ranks]
         tokens = ranked[:, self._places[:num_nodes]]
-        key = (num_nodes, len(tokens))
-        if key not in self._trees:
-            self._trees[key] = Tree.shared(self._parents[:num_nodes], len(tokens), tokens.device)
-        return Draft.of_tree(self._trees[key], tokens, SamplingScheme.ONE_HOT)
+        return Draft.of_tree(self._trees[num_nodes, len(tokens)], tokens, SamplingScheme.ONE_HOT)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from framework.core.backlog import Backlog
 from framework.core.draft import Outcome
+from framework.core.fixed_buffer import FixedBuffer
 from framework.core.sequences import Sequences
 from framework.heads.eagle_layer import EagleLayer
 from framework.models.attention_masks import additive
@@ -25,6 +26,7 @@ class EagleStates:
     def __init__(self, layer: EagleLayer):
         self.layer = layer
         self._slots = Slots(num_layers=1)
+        self._buffer = FixedBuffer()
 
     def begin(self, sequences: Sequences, prefill: Outcome, *, room: int) -> None:
         """Clear all rows and read the prompts.
@@ -39,12 +41,13 @@ class EagleStates:
         num_rows, width = sequences.tokens.shape
         self._slots.begin(num_rows, width + room, sequences.tokens.device)
         longest = states.shape[1]
-        self._states = states.new_zeros(num_rows, width, states.shape[2])
+        shape = num_rows, width, states.shape[2]
+        self._states = self._buffer.empty(shape, dtype=states.dtype, device=states.device).zero_()
         self._states[:, :longest] = states
         # Slots after a prompt's end hold no pair yet; they are overwritten before a pair attends to them.
         slots = self._slots.ids[:longest].unsqueeze(0)
-        self._slots.prepare_pass(slots, visible=longest)
-        self._passed(states, sequences.tokens[:, 1 : longest + 1], slots, self._slots.causal(slots, longest))
+        with self._slots.in_pass(slots, visible=longest):
+            self._passed(states, sequences.tokens[:, 1 : longest + 1], slots, self._slots.causal(slots, longest))
         self._backlog = Backlog(width, 0)
 
     def catch_up(self, sequences: Sequences, depth: int) -> Tensor:
@@ -82,8 +85,8 @@ class EagleStates:
         last = sequences.lengths - 2
         slots = last.unsqueeze(1) + 1 + self._slots.ids[num_read - num_pairs : num_read]
         visible = min(sequences.longest - 1 + num_read, self._slots.capacity)
-        self._slots.prepare_pass(slots, visible=visible)
-        return self._passed(states, tokens, (last + depth).unsqueeze(1), self._slots.of_tree(last, sees, visible))
+        with self._slots.in_pass(slots, visible=visible):
+            return self._passed(states, tokens, (last + depth).unsqueeze(1), self._slots.of_tree(last, sees, visible))
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         """Store the target's states of the committed tokens."""
@@ -100,8 +103,8 @@ class EagleStates:
     def _read(self, states: Tensor, tokens: Tensor, slots: Tensor, visible: int) -> Tensor:
         """[B, M, H] states predicted by pairs in slots [B, M] int64; each pair attends to all slots up to its own."""
         slots, visible = slots.clamp(max=self._slots.capacity - 1), min(visible, self._slots.capacity)
-        self._slots.prepare_pass(slots, visible=visible)
-        return self._passed(states, tokens, slots, self._slots.causal(slots, visible))
+        with self._slots.in_pass(slots, visible=visible):
+            return self._passed(states, tokens, slots, self._slots.causal(slots, visible))
 
     def _passed(self, states: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
         mask = additive(sees, self.layer.join.weight.dtype)

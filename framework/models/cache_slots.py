@@ -14,6 +14,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from framework.core.fixed_buffer import FixedBuffer
 from framework.models.recurrent_states import BOTH, ONLY_STATES
 
 
@@ -26,16 +27,17 @@ class Slots:
         ids: [capacity] int64: 0, 1, 2, ...
         visible: slots that the current pass may attend to, the most over all rows.
         num_tokens: tokens per row that the current pass reads.
-        writes: [B * M] int64: slots that the current pass writes, as indices into all rows laid end to end.
+        writes: [B * M] int64: slots that the current pass writes, as indices into all rows laid end to end; None
+            between passes.
         rows: [R] int64: rows that the current pass reads; None: all.
     """
 
     num_rows = 0
     capacity = 0
     ids: Tensor
-    visible: int
-    num_tokens: int
-    writes: Tensor
+    visible = 0
+    num_tokens = 0
+    writes: Tensor | None = None
     rows: Tensor | None = None
 
     def __init__(self, num_layers: int, *, context: int | None = None, kinds: Sequence[str] | None = None):
@@ -78,11 +80,16 @@ class Slots:
         finally:
             self.rows = None
 
-    def prepare_pass(self, slots: Tensor, *, visible: int) -> None:
-        """Set the slots [B, M] int64 that the next pass writes, and the number of slots that it sees."""
+    @contextmanager
+    def in_pass(self, slots: Tensor, *, visible: int) -> Iterator[None]:
+        """Let the pass in the block write slots [B, M] int64, and see the first `visible` ones."""
         offsets = self._row_offsets if self.rows is None else self._row_offsets[self.rows]
-        self.writes = (offsets + slots).flatten()
-        self.visible, self.num_tokens = visible, slots.shape[1]
+        self.writes, self.visible, self.num_tokens = (offsets + slots).flatten(), visible, slots.shape[1]
+        try:
+            yield
+        finally:
+            # A compiled round returns what it leaves behind.
+            self.writes, self.visible, self.num_tokens = None, 0, 0
 
     def causal(self, positions: Tensor, visible: int) -> Tensor:
         """[B, M, visible] bool: slots up to each position [B, M] int64."""
@@ -129,19 +136,20 @@ class _SlotLayer(CacheLayerMixin):
 
     They are stored in the layout in which they are written, all rows laid end to end. A compiled graph that writes
     twice to a view of its input, as the moves of a tree or several passes of a drafter do, copies the whole input
-    before and after.
+    before and after. Fewer or shorter rows use the beginning of the same memory.
     """
 
     def __init__(self, slots: Slots):
         super().__init__()
         self.slots = slots
+        self._key_buffer, self._value_buffer = FixedBuffer(), FixedBuffer()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        rows, capacity = self.slots.num_rows, self.slots.capacity
+        size = self.slots.num_rows * self.slots.capacity
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
             self.keys, self.values = (
-                torch.zeros(rows * capacity, s.shape[1], s.shape[3], dtype=s.dtype, device=s.device)
-                for s in (key_states, value_states)
+                buffer.empty((size, states.shape[1], states.shape[3]), dtype=states.dtype, device=states.device).zero_()
+                for buffer, states in ((self._key_buffer, key_states), (self._value_buffer, value_states))
             )
         self.is_initialized = True
 
@@ -151,6 +159,7 @@ class _SlotLayer(CacheLayerMixin):
         slots = self.slots
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        assert slots.writes is not None, "keys and values are written within a pass"
         writes = slots.writes.to(key_states.device)  # a layer may be on another device than the tokens
         for kept, states in ((self.keys, key_states), (self.values, value_states)):
             kept.index_copy_(0, writes, states.transpose(1, 2).flatten(0, 1))
@@ -188,6 +197,7 @@ class _SlotAndStateLayer(_SlotLayer, LinearAttentionAndFullAttentionLayer):
     def __init__(self, slots: Slots):
         LinearAttentionAndFullAttentionLayer.__init__(self)
         self.slots = slots
+        self._key_buffer, self._value_buffer = FixedBuffer(), FixedBuffer()
 
     def lazy_initialization(self, *keys_and_values: Tensor, **states: Any) -> None:
         if states:

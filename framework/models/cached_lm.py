@@ -183,7 +183,6 @@ class CachedLM:
             # Rows that need fewer than M tokens run past their end: clamp to the last slot, not into the next row.
             slots = (start.unsqueeze(1) + slots).clamp_(max=self._slots.capacity - 1)
         visible = min(visible, self._slots.capacity)
-        self._slots.prepare_pass(slots, visible=visible)
         key_positions = self._slots.ids[:visible].unsqueeze(0)
         if tree is None or tree.is_chain:
             positions = slots
@@ -198,7 +197,8 @@ class CachedLM:
             tokens = tokens.clamp(max=self.num_known - 1)
         # Inference mode saves a twentieth of the pass.
         quietly = torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
-        with quietly, self._output_layer.letting_through(keep if num_tokens > FEW_TOKENS else None):
+        kept_logits = self._output_layer.letting_through(keep if num_tokens > FEW_TOKENS else None)
+        with quietly, kept_logits, self._slots.in_pass(slots, visible=visible):
             logits = self._decoder(
                 input_ids=tokens,
                 attention_mask=mask,

@@ -20,6 +20,7 @@ from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from framework.core.fixed_buffer import FixedBuffer, FixedBuffers
 from framework.models.attention_masks import additive
 from framework.models.module_clone import clone_replacing
 
@@ -228,6 +229,7 @@ class _Sources:
     mask: Tensor
 
     def __init__(self, num_layers: int):
+        self._buffers = FixedBuffers()
         self.cache = Cache(layers=[_SourceLayer() for _ in range(num_layers)])
 
     def begin(self, outputs: BaseModelOutput, mask: Tensor) -> None:
@@ -236,27 +238,36 @@ class _Sources:
         self.kind = type(outputs)
         # In additive form, as the explicit sums of attention need it; transformers would convert [B, S] in every pass.
         self.hidden, self.mask = hidden, additive(mask.unsqueeze(1), hidden.dtype)
+        self._buffers.hold(self)
         for layer in self.cache.layers:
-            layer.keys = layer.values = None
             layer.is_initialized = False
 
 
 class _SourceLayer(CacheLayerMixin):
     """Keys and values of cross-attention in one layer, [B, heads, S, dim]; written once per batch of sources."""
 
+    keys: Tensor | None
+    values: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key_buffer, self._value_buffer = FixedBuffer(), FixedBuffer()
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs read them, too
-            self.keys, self.values = key_states.clone(), value_states.clone()
+            self.keys = self._key_buffer.holding(key_states)
+            self.values = self._value_buffer.holding(value_states)
         self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        return self.keys.shape[2] if self.is_initialized else 0
+        return self.keys.shape[2] if self.is_initialized and self.keys is not None else 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length(), 0

@@ -402,10 +402,10 @@ def test_layers_keep_what_they_computed_on_their_own_device():
     """The meta device has no values, and rejects tensors of other devices."""
     slots = Slots(2)
     slots.begin(1, 4, torch.device("cpu"))
-    slots.prepare_pass(torch.tensor([[0, 1]]), visible=2)
     states = torch.ones(1, 2, 2, 3)
     for layer, device in enumerate(("cpu", "meta")):
-        keys, values = slots.cache.update(states.to(device), states.to(device), layer)
+        with slots.in_pass(torch.tensor([[0, 1]]), visible=2):
+            keys, values = slots.cache.update(states.to(device), states.to(device), layer)
         assert keys.device.type == values.device.type == device and keys.shape == states.shape
     slots.move(torch.tensor([[1]]), torch.tensor([[0]]))
     assert slots.ids.device.type == "cpu"

@@ -1,0 +1,49 @@
+"""State that compiled rounds update in place: a CUDA graph reads and writes at fixed addresses."""
+
+import torch
+from torch import Tensor
+
+UNMARKED = ("cpu",)  # device types whose graphs would take marked tensors for constants, as they do with weights
+
+
+class FixedBuffer:
+    """Memory for a tensor that every generation makes anew, at the same address whatever its shape.
+
+    The memory grows and never shrinks. CUDA graphs update it where it lies, and are recorded again once it has moved.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def empty(self, shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor of any values at the beginning of the memory; it overwrites earlier ones."""
+        size, memory = torch.Size(shape).numel(), self._memory
+        if len(memory) < size or memory.dtype != dtype or memory.device != device:
+            self._memory = torch.empty(size, dtype=dtype, device=device)
+        tensor = self._memory[:size].view(shape)
+        if device.type not in UNMARKED:
+            # torch._dynamo.mark_static_address, whose import takes seconds
+            tensor._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
+        return tensor
+
+    def holding(self, values: Tensor) -> Tensor:
+        """A copy of values at the beginning of the memory; it overwrites earlier ones."""
+        return self.empty(values.shape, dtype=values.dtype, device=values.device).copy_(values)
+
+
+class FixedBuffers:
+    """Buffers for the tensors of objects that every generation builds anew, one per class and attribute."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[type, str], FixedBuffer] = {}
+
+    def hold(self, *owners: object) -> None:
+        """Move the tensors among the attributes of these objects into the buffers.
+
+        Those of an earlier generation lose their values.
+        """
+        for owner in owners:
+            for name, values in vars(owner).items():
+                if isinstance(values, Tensor):
+                    buffer = self._buffers.setdefault((type(owner), name), FixedBuffer())
+                    setattr(owner, name, buffer.holding(values))

@@ -1,0 +1,92 @@
+"""Compiled rounds as a GPU compiles them, traced on the CPU: CUDA graphs can capture them."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+
+from experiments.proof.tiny_drafters import NAMES, tiny_factory
+from framework.conformance.tiny_models import tiny_target
+from framework.core import fixed_buffer
+from framework.core.sampling import Sampling
+from framework.decoding import autoregressive, compiled
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.gamma_policies.fixed import Fixed
+from framework.models.target import Target
+
+RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
+SAMPLING = Sampling(temperature=0.8, top_p=0.9)
+DRAFTERS = [name for name in NAMES if not name.startswith("online_")]  # learning drafters are refused
+FAST = ("medusa", "prompt_lookup", "eagle")  # a tree, on the host, states of its own
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced graph: number of outputs, inputs mutated and marked as fixed, addresses of mutated ones in all calls."""
+
+    num_outputs: int
+    mutated: frozenset[int]
+    fixed: frozenset[int]
+    addresses: set[tuple[int, ...]]
+
+
+@pytest.fixture
+def traced(monkeypatch) -> list[Traced]:
+    """Graphs traced from now on, as on a GPU: weights are inputs, passes see all slots, buffers are marked."""
+    torch._dynamo.reset()
+    graphs: list[Traced] = []
+
+    def record(graph, examples):
+        meta = TracingContext.get().fw_metadata
+        mutated = frozenset(number for number, given in enumerate(meta.input_info) if given.mutates_data)
+        graphs.append(Traced(meta.num_outputs, mutated, frozenset(meta.static_input_indices), addresses := set()))
+
+        def run(arguments):
+            addresses.add(tuple(arguments[number].data_ptr() for number in sorted(mutated)))
+            return graph.forward(*arguments)
+
+        return make_boxed_func(lambda *arguments: run(arguments))
+
+    monkeypatch.setattr(fixed_buffer, "UNMARKED", ())
+    for module in (compiled, autoregressive):
+        monkeypatch.setattr(module, "longest_as_input", lambda sequences: sequences.tokens.shape[1])
+    monkeypatch.setattr(compiled, "freezes_weights", lambda device: False)
+    monkeypatch.setitem(compiled.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
+    return graphs
+
+
+def tokens_of(decoder, prompts=RAGGED) -> list[list[int]]:
+    stopping = Stopping(max_new_tokens=9)
+    return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tokens
+
+
+def decoders(target: Target, name: str) -> list:
+    """An eager decoder and a compiled one."""
+    if name == "baseline":
+        return [Autoregressive(target=target, sampling=SAMPLING, compiled=mode) for mode in (False, True)]
+    drafter = tiny_factory(name, target.vocabulary_size)(target=target)
+    return [
+        Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=2), sampling=SAMPLING, compiled=mode)
+        for mode in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["baseline", *(pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in DRAFTERS)]
+)
+def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
+    """Inductor skips CUDA graphs for inputs mutated at changing addresses; the next replay overwrites an output."""
+    eager, graph = decoders(tiny_target(), name)
+    expected = {number: tokens_of(eager, RAGGED[:number]) for number in (1, 3)}
+    for number in (3, 1, 3):
+        assert tokens_of(graph, RAGGED[:number]) == expected[number]
+    assert 2 <= len(traced) <= 6, "one for each batch size, and for each backlog or an empty draft"
+    for each in traced:
+        assert each.num_outputs == 1, "only the summary"
+        assert each.mutated and each.mutated <= each.fixed
+        assert len(each.addresses) == 1, "recorded again in every generation"
