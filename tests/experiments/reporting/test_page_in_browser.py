@@ -215,6 +215,7 @@ TABLES = (
     "return [...document.querySelectorAll('.scroller:has(> .sortable)')]"
     ".map((each) => each.scrollWidth - each.clientWidth)"
 )
+TRACKS = "return [...document.querySelectorAll('.track')].map((each) => each.getBoundingClientRect().height)"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -226,6 +227,7 @@ def test_it_fits_the_screen(page: Chrome, width: int, dark: bool) -> None:
     assert page.execute_script("return document.documentElement.scrollWidth") == width
     if width == 1280:
         assert max(page.execute_script(TABLES)) == 0
+    assert min(page.execute_script(TRACKS)) >= 30, "a row without its marks"
 
 
 # Pairs of texts of one picture or one row of it that cover each other.
