@@ -13,7 +13,7 @@ from experiments.config.builders import build, rules, yamls
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.goodness_of_fit import continuation_distribution
 from framework.conformance.standard_cases import ROUNDING_OF, worst_total_variation
-from framework.conformance.tiny_models import tiny_target
+from framework.conformance.tiny_models import NARROW, tiny_target
 from framework.conformance.verifier_checks import SAMPLINGS
 from framework.core.draft import DraftedNode
 from framework.core.drafter import is_stepwise
@@ -22,7 +22,6 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
-from framework.models.target import Target
 from framework.verifiers.default_verifier import default_verifier
 from framework.verifiers.verifier import Guarantee, Verifier
 
@@ -119,11 +118,6 @@ class _Watched:
         return goes_on
 
 
-def proof_target(vocabulary: int) -> Target:
-    """The random target of the matrix, smaller than others, since it reads a million sequences."""
-    return tiny_target(vocabulary=vocabulary, hidden_size=16, num_attention_heads=2, num_key_value_heads=1)
-
-
 class Prover:
     """Computes the cells of the matrix on a tiny random target, with every part built from its yaml.
 
@@ -136,7 +130,7 @@ class Prover:
 
     def __init__(self, *, samples: int, vocabulary: int, gamma: int, thorough: bool = True):
         self.samples, self.gamma, self.thorough = samples, gamma, thorough
-        self.target = proof_target(vocabulary)
+        self.target = tiny_target(vocabulary=vocabulary, **NARROW)
         self.drafters = {name: tiny_factory(name, vocabulary)(target=self.target) for name in NAMES}
         self.verifiers: dict[str, Verifier] = rules()
         self.distribution = cache(

@@ -32,6 +32,7 @@ WITH_ENCODER = ("t5", "mt5", "bart", "mbart", "marian")
 EOS = "<eos>"
 VOCABULARY = 50
 CONTEXT = 128
+NARROW: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2}  # settings for reading very many sequences
 
 
 def tiny_model(

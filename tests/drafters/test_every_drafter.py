@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
 from framework.conformance import check_drafter
-from framework.conformance.tiny_models import tiny_target
+from framework.conformance.tiny_models import NARROW, tiny_target
 from tests.support.drafter_kinds import every_drafter
 
 VOCABULARY = 5
@@ -16,13 +16,13 @@ ALIKE = {"corpus_unigram", "eagle_tree", "online_medusa", "remote"}
 
 @pytest.mark.parametrize("name", every_drafter(name for name in NAMES if name not in ALIKE))
 def test_it_keeps_the_contract(name):
-    target = tiny_target(vocabulary=VOCABULARY)
+    target = tiny_target(vocabulary=VOCABULARY, **NARROW)
     check_drafter(tiny_factory(name, VOCABULARY), target=target, samples=3000).require()
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_drawing_from_few_tokens_keeps_it(top_k):
-    target = tiny_target(vocabulary=VOCABULARY)
+    target = tiny_target(vocabulary=VOCABULARY, **NARROW)
     node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"top_k": top_k})
     check_drafter(tiny_factory_of(node, VOCABULARY), target=target, samples=3000).require()
 
@@ -38,5 +38,5 @@ def test_the_number_of_tokens_to_draw_from_is_checked(top_k):
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_the_contract_for_other_targets(name, family):
     """Deeper drafts, more samples, and a vocabulary too large to count continuations."""
-    target = tiny_target(family, vocabulary=50)
+    target = tiny_target(family, vocabulary=50, **NARROW)
     check_drafter(tiny_factory(name, 50), target=target, gamma=5, samples=20_000).require()

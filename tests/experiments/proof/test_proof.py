@@ -11,9 +11,10 @@ import torch
 from experiments import prove
 from experiments.config.builders import rules, yamls
 from experiments.proof.negative_controls import Caught, controls
-from experiments.proof.proof_matrix import FALSE_ALARM, PROMPT, Cell, Prover, proof_target
+from experiments.proof.proof_matrix import FALSE_ALARM, PROMPT, Cell, Prover
 from experiments.proof.tiny_drafters import NAMES
 from framework.conformance.goodness_of_fit import chi_square, continuation_distribution
+from framework.conformance.tiny_models import NARROW, tiny_target
 from framework.conformance.verifier_checks import SAMPLINGS
 from framework.core.sampling import Sampling
 
@@ -101,7 +102,7 @@ def test_so_many_samples_see_such_a_total_variation(samples, bias, spread):
     """Drawn from a distribution that is so far off, the sample is rejected at the same false-alarm rate, in 20 of 20
     draws.
     """
-    probs = continuation_distribution(proof_target(3), PROMPT, 4, Sampling())
+    probs = continuation_distribution(tiny_target(vocabulary=3, **NARROW), PROMPT, 4, Sampling())
     off = probs.probs.clone()
     likely = off.argsort(descending=True)
     if spread == "one continuation":

@@ -17,7 +17,7 @@ from experiments.config.builders import build
 from experiments.config.resolvers import register_resolvers
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.goodness_of_fit import Fit, continuation_distribution
-from framework.conformance.tiny_models import tiny_target
+from framework.conformance.tiny_models import NARROW, tiny_target
 from framework.conformance.toy_distributions import random_tables
 from framework.core.draft import Draft, DraftedNode, TargetRows
 from framework.core.drafter import Drafter
@@ -256,7 +256,7 @@ TRUNCATED = (
 @pytest.mark.parametrize("name", mostly_slow(STEPWISE, fast=["small_transformer"]))
 def test_output_follows_the_targets_distribution(name: str, policy: str, sampling: Sampling) -> None:
     """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7 each; fixed seeds."""
-    target = tiny_target(vocabulary=3)
+    target = tiny_target(vocabulary=3, **NARROW)
     fit, passes = fit_of(engine(target, build_drafter(name, target), policy_of(policy), sampling))
     assert passes[2:].sum() > 0
     assert fit.p_value > 1e-7, f"total variation {fit.total_variation:.3f}"
@@ -267,7 +267,7 @@ def test_output_follows_the_targets_distribution(name: str, policy: str, samplin
 @pytest.mark.parametrize("name", STEPWISE)
 def test_output_follows_the_targets_distribution_in_small_batches(name: str, policy: str) -> None:
     """Batches of four rows, where gamma depends on each row; false-alarm rate 1e-7 each."""
-    target = tiny_target(vocabulary=3)
+    target = tiny_target(vocabulary=3, **NARROW)
     decoder = engine(target, build_drafter(name, target), policy_of(policy), Sampling())
     fit, passes = fit_of(decoder, rows_together=4)
     assert (passes > 0).sum() >= 3  # different draft sizes
@@ -277,7 +277,7 @@ def test_output_follows_the_targets_distribution_in_small_batches(name: str, pol
 @pytest.mark.parametrize("name", STEPWISE)
 def test_dropping_the_weak_token_itself_is_caught(name: str) -> None:
     """Negative control: the same stop one node earlier, without the weak token."""
-    target, policy = tiny_target(vocabulary=3), policy_of("confidence_threshold")
+    target, policy = tiny_target(vocabulary=3, **NARROW), policy_of("confidence_threshold")
     drafter = build_drafter(name, target)
     honest = drafter.propose
 
