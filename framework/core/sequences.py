@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 LEAST_SOURCE = 16  # tokens of the source buffer
 
@@ -145,7 +146,10 @@ class Sequences:
 
 def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
     """[B, width] int64 tokens, left-aligned, and their [B, width] bool mask."""
-    tokens = torch.tensor([its + [0] * (width - len(its)) for its in rows], dtype=torch.int64)
+    longest = max(map(len, rows))
+    tokens = pad(
+        torch.tensor([its + [0] * (longest - len(its)) for its in rows], dtype=torch.int64), (0, width - longest)
+    )
     return tokens, torch.arange(width) < torch.tensor([[len(its)] for its in rows])
 
 
