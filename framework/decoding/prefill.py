@@ -7,7 +7,9 @@ from framework.decoding.stopping import Finisher, Stopping
 from framework.models.forward_output import ForwardOutput
 from framework.models.target import Target
 
-LEAST_WIDTH = 256  # widths are powers of two from here on, so that few compiled graphs serve many prompts
+# Widths of buffers are powers of two between these sizes, and multiples of the step beyond, so that few compiled graphs
+# serve many prompts and a long cache is not twice as long as needed.
+LEAST_WIDTH, MOST_DOUBLED, STEP = 256, 4096, 1024
 
 
 def check_prompts(prompts: Sequence[Prompt], *, vocabulary_size: int, context: int) -> None:
@@ -54,6 +56,12 @@ def prefill(
     check_prompts(prompts, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in prompts)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    width = max(LEAST_WIDTH, power_of_two(width))
-    sequences = Sequences.from_prompts(prompts, width=width, device=target.device)
+    sequences = Sequences.from_prompts(prompts, width=buffer_width(width), device=target.device)
     return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences)
+
+
+def buffer_width(needed: int) -> int:
+    """Width of a buffer for at least `needed` tokens per row."""
+    if needed > MOST_DOUBLED:
+        return -(-needed // STEP) * STEP
+    return max(LEAST_WIDTH, power_of_two(needed))

@@ -22,7 +22,7 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
-from framework.decoding.prefill import prefill
+from framework.decoding.prefill import buffer_width, prefill
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.metrics.stopwatch import Stopwatch
@@ -144,6 +144,11 @@ def test_buffers_hold_prompts_budgets_and_a_draft_as_a_power_of_two(longest, max
     target = tiny_target(context=600)
     sequences, _, _ = prefill(target, [[5] * longest, [7]], Stopping(max_new_tokens=max_new_tokens), max_nodes=3)
     assert sequences.tokens.shape == (2, width)
+
+
+@pytest.mark.parametrize(("needed", "width"), [(1, 256), (257, 512), (4096, 4096), (4097, 5120), (32_770, 33_792)])
+def test_long_buffers_are_not_doubled(needed, width):
+    assert buffer_width(needed) == width
 
 
 def test_plain_decoding_equals_hugging_face(target):
