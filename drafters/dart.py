@@ -43,9 +43,11 @@ class Dart:
     def models(self) -> list[nn.Module]:
         return [self._layer]
 
+    def build_trees(self, num_rows: int, max_gamma: int) -> None:
+        self._positions.build_trees(num_rows, max_gamma)
+
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._positions.begin(sequences.num_rows)
         self._hidden = self._buffer.holding(_at_pending(prefill))
 
     @torch.no_grad()

@@ -46,9 +46,11 @@ class Medusa:
         self._buffer = FixedBuffer()
         self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
 
+    def build_trees(self, num_rows: int, max_gamma: int) -> None:
+        self._positions.build_trees(num_rows, max_gamma)
+
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._positions.begin(sequences.num_rows)
         self._hidden = self._buffer.holding(_at_pending(prefill))
 
     @torch.no_grad()

@@ -97,6 +97,10 @@ class TransformerTree:
             parents += level
         return parents
 
+    def build_trees(self, num_rows: int, max_gamma: int) -> None:
+        for gamma in range(1, max_gamma + 1):
+            self._tree(gamma, num_rows)
+
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
         self._cache.begin_with(sequences)

@@ -104,6 +104,22 @@ class HostDrafter(Drafter, Protocol):
     """True."""
 
 
+class WithTrees(Drafter, Protocol):
+    """Optional: a drafter with a fixed tree for every depth, reused from round to round."""
+
+    def build_trees(self, num_rows: int, max_gamma: int) -> None:
+        """Build the trees of depths up to max_gamma; called before `begin` if rounds are compiled.
+
+        A tree built by a compiled round would be one of its outputs.
+        """
+        ...
+
+
+def has_trees(drafter: Drafter) -> TypeGuard[WithTrees]:
+    """Whether the drafter is one WithTrees."""
+    return hasattr(drafter, "build_trees")
+
+
 class Rewindable(Drafter, Protocol):
     """Optional: a drafter that supports taking tokens back, so that it can draft for another drafter's model."""
 

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.core.draft import Draft
-from framework.core.drafter import Drafter, drafts_on_host, is_stepwise
+from framework.core.drafter import Drafter, drafts_on_host, has_trees, is_stepwise
 from framework.core.fixed_buffer import FixedBuffers
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms
@@ -175,41 +175,30 @@ class CompiledRound:
         self._on_device = on_device
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
-        self._run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
-        self._graph = Compiled(self._run, on_device.target.device)
-        self._begun: set[Hashable] = set()
+        run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
+        self._graph = Compiled(run, on_device.target.device)
 
     def begin(self, sequences: Sequences, finisher: Finisher) -> None:
-        """As `Compiled.begin`."""
+        """As `Compiled.begin`; also build what the drafter's rounds reuse."""
         self._graph.begin(sequences, finisher)
+        if has_trees(self._on_device.drafter):
+            self._on_device.drafter.build_trees(sequences.num_rows, self._gamma_policy.max_gamma)
 
     def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
         if not self._drafts_outside:
             with stage("round"):
-                return self._run_shape(
-                    (gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences)
-                )
+                return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
         with stage("draft"):
             should_continue = self._gamma_policy.should_continue
             draft = self._on_device.propose(decoding.sequences, gamma, uniforms, should_continue)
             if draft.num_nodes:  # one graph serves all draft lengths up to gamma, another one rounds without a draft
                 draft = draft.padded(gamma)
         with stage("verify_and_commit"):
-            return self._run_shape(
+            return self._graph(
                 (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)
             )
-
-    def _run_shape(self, shape: Hashable, *arguments: Any) -> Tensor:
-        """Run the graph of a shape, but its first round eagerly: a drafter then builds the trees that it reuses.
-
-        Built by a compiled graph, they would be its outputs.
-        """
-        if shape in self._begun:
-            return self._graph(shape, *arguments)
-        self._begun.add(shape)
-        return self._run(*arguments)
 
     def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
         draft = self._on_device.propose(decoding.sequences.with_longest(longest), gamma, uniforms)

@@ -71,14 +71,11 @@ class ParallelDraft:
         """Depth of a draft under gamma, which is the number of positions that it needs."""
         return min(gamma, self._deepest)
 
-    def begin(self, num_rows: int) -> None:
-        """Build the trees of every depth, shared by all rounds; a compiled round only reads them."""
-        if self.form != "tree":
-            return
-        for depth in range(1, self._deepest + 1):
-            key = (self.num_nodes(depth), num_rows)
-            if key not in self._trees:
-                self._trees[key] = Tree.shared(self._parents[: key[0]], num_rows, self._places.device)
+    def build_trees(self, num_rows: int, max_gamma: int) -> None:
+        """As `WithTrees.build_trees`; without effect for chains."""
+        if self.form == "tree":
+            for depth in range(1, self.depth(max_gamma) + 1):
+                self._tree_of(self.num_nodes(depth), num_rows)
 
     def draft(self, logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Draft:
         """Arrange the tokens of one round.
@@ -99,4 +96,11 @@ class ParallelDraft:
         num_nodes = self.num_nodes(logits.shape[1])
         ranked = logits.topk(self._ranks).indices.flatten(1)  # [B, depth * ranks]
         tokens = ranked[:, self._places[:num_nodes]]
-        return Draft.of_tree(self._trees[num_nodes, len(tokens)], tokens, SamplingScheme.ONE_HOT)
+        return Draft.of_tree(self._tree_of(num_nodes, len(tokens)), tokens, SamplingScheme.ONE_HOT)
+
+    def _tree_of(self, num_nodes: int, num_rows: int) -> Tree:
+        """The tree of the first nodes, shared by all rounds."""
+        key = num_nodes, num_rows
+        if key not in self._trees:
+            self._trees[key] = Tree.shared(self._parents[:num_nodes], num_rows, self._places.device)
+        return self._trees[key]
