@@ -93,9 +93,9 @@ class Draft:
     def from_lists(cls, rows: list[list[int]], device: torch.device) -> "Draft":
         """Chain of tokens chosen on the host, with a different number per row; empty if no row has any."""
         deepest = max(map(len, rows))
-        tokens = torch.tensor([row + [0] * (deepest - len(row)) for row in rows], dtype=torch.int64)
-        valid = torch.arange(deepest) < torch.tensor([[len(row)] for row in rows])
-        return cls.chain(tokens.view(len(rows), deepest), SamplingScheme.ONE_HOT, valid=valid).to(device)
+        padded = [row + [-1] * (deepest - len(row)) for row in rows]
+        tokens = torch.tensor(padded, dtype=torch.int64, device=device)
+        return cls.chain(tokens.clamp(min=0), SamplingScheme.ONE_HOT, valid=tokens >= 0)
 
     @classmethod
     def empty(cls, num_rows: int, device: torch.device) -> "Draft":
