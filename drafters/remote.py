@@ -105,12 +105,13 @@ class Remote:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         new = [text[known:] for text, known in zip(sequences.texts, self._known, strict=True)]
         self._known = [len(text) for text in sequences.texts]
+        active, stop, committed = torch.stack([sequences.active, self._stop, self._committed]).cpu().numpy()
         question: list[np.ndarray] = [
-            sequences.active.cpu().numpy().astype(np.uint8),
+            active.astype(np.uint8),
             np.array([gamma], np.int32),
             uniforms.cpu().double().numpy(),
-            small(self._stop.cpu().numpy()),
-            small(self._committed.cpu().numpy()),
+            small(stop),
+            small(committed),
             *flat(new),
         ]
         answer, device = self._ask(Kind.PROPOSE, question), sequences.tokens.device
