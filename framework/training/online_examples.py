@@ -52,11 +52,7 @@ def is_teachable(drafter: Drafter) -> TypeGuard[Distillable]:
 
 
 class ExamplesUnderway:
-    """Collects the examples of a generation's rows, round by round.
-
-    Attributes:
-        num_tokens: tokens noted since the last `finish`, summed over rows.
-    """
+    """Collects the examples of a generation's rows, round by round; only `finish` synchronises with the device."""
 
     def __init__(self, sequences: Sequences, *, window: int):
         """
@@ -66,32 +62,49 @@ class ExamplesUnderway:
         """
         self._sequences = sequences
         self._window = window
-        self._noted: list[list[tuple[Tensor, Tensor | None]]] = [[] for _ in range(sequences.num_rows)]
-        self._begin = (sequences.lengths - 1).tolist()
-        self.num_tokens = 0
+        self._rounds: list[_Round] = []
+        self._begin = [length - 1 for length in self._lengths]
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [len(text) for text in self._sequences.texts]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens committed since the last `finish`, summed over rows; between rounds."""
+        return sum(self._lengths) - sum(self._begin)
 
     def note(self, outcome: Outcome) -> None:
         """Store the target's logits for the tokens that a round committed."""
-        rows, target = outcome.followed, outcome.target
-        for row, count in enumerate(outcome.num_committed.tolist()):
-            if count:
-                assert target is not None, "tokens are committed after a pass of the target"
-                its = rows[row, :count]
-                hidden = None if outcome.hidden is None else outcome.hidden[row, its]
-                self._noted[row].append((target.logits[row, its], hidden))
-                self.num_tokens += count
+        if outcome.target is not None:  # without a pass of the target, nothing is committed
+            logits, hidden = outcome.target.logits, outcome.hidden
+            rows = torch.arange(len(logits), device=logits.device).unsqueeze(1)
+            # Entries after the committed tokens are arbitrary and may be out of range.
+            index = rows, outcome.followed.clamp(max=logits.shape[1] - 1)
+            hidden = None if hidden is None else hidden[index]
+            self._rounds.append(_Round(outcome.num_committed, logits[index], hidden))
 
     def finish(self) -> list[OnlineExample]:
         """The examples since the last call; the next ones begin after them."""
-        examples = []
-        lengths = self._sequences.lengths.tolist()
-        for row, noted in enumerate(self._noted):
-            count = lengths[row] - self._begin[row]  # fewer than noted if the host took tokens back
-            if count:
-                text = self._sequences.tokens[row, max(0, lengths[row] - self._window) : lengths[row]].clone()
-                kept = slice(max(0, count - len(text) + 1), count)
-                p_logits = torch.cat([p_logits for p_logits, _ in noted])[kept]
-                hidden = [hidden for _, hidden in noted if hidden is not None]
+        examples, lengths = [], self._lengths
+        counts = torch.stack([each.num_committed for each in self._rounds]).tolist() if self._rounds else []
+        for row, (begin, end) in enumerate(zip(self._begin, lengths, strict=True)):
+            if end > begin:
+                text = self._sequences.tokens[row, max(0, end - self._window) : end].clone()
+                # More tokens were noted if the host took some back.
+                kept = slice(max(0, end - begin - len(text) + 1), end - begin)
+                its = [(each, count[row]) for each, count in zip(self._rounds, counts, strict=True)]
+                p_logits = torch.cat([each.p_logits[row, :count] for each, count in its])[kept]
+                hidden = [each.hidden[row, :count] for each, count in its if each.hidden is not None]
                 examples.append(OnlineExample(text, p_logits, torch.cat(hidden)[kept] if hidden else None))
-        self._noted, self._begin, self.num_tokens = [[] for _ in lengths], lengths, 0
+        self._rounds, self._begin = [], lengths
         return examples
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What the target computed before each token that a round committed; D deepest node of its draft."""
+
+    num_committed: Tensor  # [B] int64: the first entries that count
+    p_logits: Tensor  # [B, D + 1, V]
+    hidden: Tensor | None  # [B, D + 1, H]
