@@ -228,6 +228,7 @@ def _line() -> str:
     """The innermost line of the project that is running."""
     for frame, number in traceback.walk_stack(None):
         file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(ROOT) and file != Path(__file__):
+        installed = "site-packages" in file.parts  # the environment may lie in the project's folder
+        if file.is_relative_to(ROOT) and file != Path(__file__) and not installed:
             return f"{file.relative_to(ROOT)}:{number}"
     return "unknown"
