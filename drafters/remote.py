@@ -10,6 +10,7 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, Shape
 from framework.core.drafter import Drafter
+from framework.core.fixed_buffer import FixedBuffer
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -77,6 +78,7 @@ class Remote:
         weakref.finalize(self, self._process.kill)
         self._is_lost = False
         self._num_uniforms: dict[int, int] = {}
+        self._buffer = FixedBuffer()
 
     def num_uniforms(self, gamma: int) -> int:
         if gamma not in self._num_uniforms:
@@ -88,7 +90,8 @@ class Remote:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._transport.sent = self._transport.received = 0
-        self._stop, self._committed = (torch.zeros_like(sequences.lengths) for _ in range(2))
+        shape, device = (2, sequences.num_rows), sequences.tokens.device
+        self._last = self._buffer.empty(shape, dtype=torch.int64, device=device).zero_()  # stop, num_committed
         self._known = [len(text) for text in sequences.texts]
         settings = [sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p]
         sources = sequences.sources if sequences.source is not None else []
@@ -105,7 +108,7 @@ class Remote:
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         new = [text[known:] for text, known in zip(sequences.texts, self._known, strict=True)]
         self._known = [len(text) for text in sequences.texts]
-        active, stop, committed = torch.stack([sequences.active, self._stop, self._committed]).cpu().numpy()
+        active, stop, committed = torch.cat([sequences.active.unsqueeze(0), self._last]).cpu().numpy()
         question: list[np.ndarray] = [
             active.astype(np.uint8),
             np.array([gamma], np.int32),
@@ -119,8 +122,8 @@ class Remote:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
-            self._stop.copy_(outcome.stop)  # a copy: the outcome is lent, and the next request may be rounds away
-            self._committed.copy_(outcome.num_committed)
+            # A copy: the outcome is lent, and the next request may be rounds away.
+            self._last.copy_(torch.stack([outcome.stop, outcome.num_committed]))
 
     @property
     def bytes_down(self) -> int:
