@@ -22,7 +22,7 @@ from framework.models.target import Target
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
 SAMPLING = Sampling(temperature=0.8, top_p=0.9)
 DRAFTERS = [name for name in NAMES if not name.startswith("online_")]  # learning drafters are refused
-FAST = ("medusa", "prompt_lookup", "eagle")  # a tree, on the host, states of its own
+FAST = ("medusa",)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def decoders(target: Target, name: str) -> list:
 )
 def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
     """Inductor skips CUDA graphs for inputs mutated at changing addresses; the next replay overwrites an output."""
-    eager, graph = decoders(tiny_target(), name)
+    eager, graph = decoders(tiny_target(num_hidden_layers=2 if name == "layer_skip" else 1), name)  # half the tracing
     expected = {number: tokens_of(eager, RAGGED[:number]) for number in (1, 3)}
     for number in (3, 1, 3):
         assert tokens_of(graph, RAGGED[:number]) == expected[number]
