@@ -108,7 +108,7 @@ class WithTrees(Drafter, Protocol):
     """Optional: a drafter with a fixed tree for every depth, reused from round to round."""
 
     def build_trees(self, num_rows: int, max_gamma: int) -> None:
-        """Build the trees of depths up to max_gamma; called before `begin` if rounds are compiled.
+        """Build the trees of depths up to max_gamma; called before `begin`.
 
         A tree built by a compiled round would be one of its outputs.
         """

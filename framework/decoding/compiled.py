@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.core.draft import Draft
-from framework.core.drafter import Drafter, drafts_on_host, has_trees, is_stepwise
+from framework.core.drafter import Drafter, drafts_on_host, is_stepwise
 from framework.core.fixed_buffer import FixedBuffers
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms
@@ -179,10 +179,8 @@ class CompiledRound:
         self._graph = Compiled(run, on_device.target.device)
 
     def begin(self, sequences: Sequences, finisher: Finisher) -> None:
-        """As `Compiled.begin`; also build what the drafter's rounds reuse."""
+        """As `Compiled.begin`."""
         self._graph.begin(sequences, finisher)
-        if has_trees(self._on_device.drafter):
-            self._on_device.drafter.build_trees(sequences.num_rows, self._gamma_policy.max_gamma)
 
     def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, Readout, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
-from framework.core.drafter import Drafter, compiles, learns, most_nodes
+from framework.core.drafter import Drafter, compiles, has_trees, learns, most_nodes
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
@@ -141,6 +141,8 @@ class Engine:
             self._on_device.read(decoding, packed)
         with stopwatch.stage("begin"):
             self.gamma_policy.begin()
+            if has_trees(self.drafter):
+                self.drafter.build_trees(len(prompts), max_gamma)
             self.drafter.begin(sequences, outcome, self.sampling)
         return decoding
 
