@@ -48,7 +48,7 @@ class Dart:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._hidden = self._buffer.holding(_at_pending(prefill))
+        self._hidden = self._buffer.holding(prefill.state_at_pending)
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -57,10 +57,4 @@ class Dart:
         return self._positions.draft(logits, self._sampling, uniforms)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self._hidden.copy_(_at_pending(outcome))
-
-
-def _at_pending(outcome: Outcome) -> Tensor:
-    """[B, H]: the states from which the target's output layer scored the pending tokens."""
-    assert outcome.hidden is not None, "the layer needs Outcome.hidden"
-    return outcome.hidden[torch.arange(len(outcome.hidden), device=outcome.hidden.device), outcome.stop]
+        self._hidden.copy_(outcome.state_at_pending)

@@ -51,7 +51,7 @@ class Medusa:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._hidden = self._buffer.holding(_at_pending(prefill))
+        self._hidden = self._buffer.holding(prefill.state_at_pending)
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -60,7 +60,7 @@ class Medusa:
         return self._positions.draft(logits, self._sampling, uniforms)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self._hidden.copy_(_at_pending(outcome))
+        self._hidden.copy_(outcome.state_at_pending)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -86,9 +86,3 @@ class Medusa:
 
     def refresh(self, sequences: Sequences) -> None:
         """Does nothing: no stored state depends on the heads' weights."""
-
-
-def _at_pending(outcome: Outcome) -> Tensor:
-    """[B, H]: the states from which the target's output layer scored the pending tokens."""
-    assert outcome.hidden is not None, "heads need Outcome.hidden"
-    return outcome.hidden[torch.arange(len(outcome.hidden), device=outcome.hidden.device), outcome.stop]

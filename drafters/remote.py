@@ -91,7 +91,7 @@ class Remote:
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._transport.sent = self._transport.received = 0
         shape, device = (2, sequences.num_rows), sequences.tokens.device
-        self._last = self._buffer.empty(shape, dtype=torch.int64, device=device).zero_()  # stop, num_committed
+        self._last = self._buffer.zeros(shape, dtype=torch.int64, device=device)  # stop, num_committed
         self._known = [len(text) for text in sequences.texts]
         settings = [sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p]
         sources = sequences.sources if sequences.source is not None else []

@@ -312,6 +312,12 @@ class Outcome:
         path = self.draft.tree.path(self.stop)
         return torch.cat([torch.zeros_like(self.stop).unsqueeze(1), path + 1], 1)
 
+    @property
+    def state_at_pending(self) -> Tensor:
+        """[B, H]: the states from which the target's output layer scored the pending tokens."""
+        assert self.hidden is not None, "the drafter needs Outcome.hidden"
+        return self.hidden[torch.arange(len(self.hidden), device=self.hidden.device), self.stop]
+
 
 @dataclass(frozen=True)
 class Readout:

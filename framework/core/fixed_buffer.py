@@ -15,8 +15,15 @@ class FixedBuffer:
     def __init__(self) -> None:
         self._memory = torch.empty(0)
 
-    def empty(self, shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor of any values at the beginning of the memory; it overwrites earlier ones."""
+    def zeros(self, shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor of zeros at the beginning of the memory; it overwrites earlier ones."""
+        return self._placed(shape, dtype, device).zero_()
+
+    def holding(self, values: Tensor) -> Tensor:
+        """A copy of values at the beginning of the memory; it overwrites earlier ones."""
+        return self._placed(values.shape, values.dtype, values.device).copy_(values)
+
+    def _placed(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         size, memory = torch.Size(shape).numel(), self._memory
         if len(memory) < size or memory.dtype != dtype or memory.device != device:
             self._memory = torch.empty(size, dtype=dtype, device=device)
@@ -25,10 +32,6 @@ class FixedBuffer:
             # torch._dynamo.mark_static_address, whose import takes seconds
             tensor._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
         return tensor
-
-    def holding(self, values: Tensor) -> Tensor:
-        """A copy of values at the beginning of the memory; it overwrites earlier ones."""
-        return self.empty(values.shape, dtype=values.dtype, device=values.device).copy_(values)
 
 
 class FixedBuffers:

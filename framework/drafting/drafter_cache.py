@@ -31,7 +31,7 @@ class DrafterCache:
     def begin(self, num_rows: int, capacity: int) -> None:
         """Clear all rows and allocate slots, as `CachedLM.begin`."""
         self.model.begin(num_rows, capacity)
-        self.cached = self._buffer.empty((num_rows,), dtype=torch.int64, device=self.model.device).zero_()
+        self.cached = self._buffer.zeros((num_rows,), dtype=torch.int64, device=self.model.device)
         self._capacity = capacity
         self._backlog = Backlog(capacity, None)
 

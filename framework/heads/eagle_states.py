@@ -42,7 +42,7 @@ class EagleStates:
         self._slots.begin(num_rows, width + room, sequences.tokens.device)
         longest = states.shape[1]
         shape = num_rows, width, states.shape[2]
-        self._states = self._buffer.empty(shape, dtype=states.dtype, device=states.device).zero_()
+        self._states = self._buffer.zeros(shape, dtype=states.dtype, device=states.device)
         self._states[:, :longest] = states
         # Slots after a prompt's end hold no pair yet; they are overwritten before a pair attends to them.
         slots = self._slots.ids[:longest].unsqueeze(0)

@@ -148,7 +148,7 @@ class _SlotLayer(CacheLayerMixin):
         size = self.slots.num_rows * self.slots.capacity
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
             self.keys, self.values = (
-                buffer.empty((size, states.shape[1], states.shape[3]), dtype=states.dtype, device=states.device).zero_()
+                buffer.zeros((size, states.shape[1], states.shape[3]), dtype=states.dtype, device=states.device)
                 for buffer, states in ((self._key_buffer, key_states), (self._value_buffer, value_states))
             )
         self.is_initialized = True

@@ -91,7 +91,7 @@ def target_on(device, family):
 def rounds_on_both(targets, make_drafter, *, verifier=None, policy=FIXED):
     """Check that both devices decode the same tokens; returns the rounds on the GPU that the budget does not shorten.
 
-    The first round is left out: trees that a drafter uses again are built in it.
+    The first round is left out: policies copy what they reuse to the device in it.
     """
 
     def engines_on(target):
