@@ -1,9 +1,11 @@
 """Compiled graphs (torch.compile): a round as one call, without Python or synchronisation between its parts."""
 
 import hashlib
+import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -75,17 +77,24 @@ class Compiled:
                 compiles another graph.
         """
         if shape not in self._graphs:
+            isolated = "isolate_recompiles" in inspect.signature(torch.compile).parameters  # from PyTorch 2.13 on
             self._graphs[shape] = torch.compile(  # type: ignore[call-overload]
-                self._run,
+                self._run if isolated else _with_own_code(self._run),
                 fullgraph=True,
                 dynamic=False,
-                isolate_recompiles=True,
-                recompile_limit=MOST_NUMBERS,
+                **({"isolate_recompiles": True, "recompile_limit": MOST_NUMBERS} if isolated else {}),
                 backend=BACKENDS["cpu" if self._freezes else "cuda"],
                 options={"guard_filter_fn": _numbers_only},
             )
         with _constant_weights() if self._freezes else nullcontext():
             return self._graphs[shape](*arguments)
+
+
+def _with_own_code(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with a copy of its code; graphs are kept by code, and another model's would fit the guards."""
+    function = getattr(run, "__func__", run)
+    copy = FunctionType(function.__code__.replace(), function.__globals__, argdefs=function.__defaults__)
+    return MethodType(copy, run.__self__) if isinstance(run, MethodType) else copy
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import (
     CacheLayerMixin,
-    DummyLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
 )
@@ -54,6 +53,8 @@ class Slots:
         if kind in ONLY_STATES:
             return LinearAttentionLayer()
         if kind == "dummy":
+            from transformers.cache_utils import DummyLayer  # transformers 5.17 lacks it, and such models
+
             return DummyLayer()
         return _SlotAndStateLayer(self) if kind == BOTH else _SlotLayer(self)
 

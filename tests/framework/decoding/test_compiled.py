@@ -285,3 +285,20 @@ def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
     layer = torch.nn.Module()
     of_bool, of_added = (fused_attention.fused_attention(layer, query, key, value, mask)[0] for mask in (seen, added))
     torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)
+
+
+def test_models_keep_their_graphs_apart_where_pytorch_cannot_isolate_them(monkeypatch):
+    """PyTorch before 2.13: like functions share their graphs, and nothing of a model is guarded."""
+    compile_now = torch.compile
+
+    def compile_then(model, *, fullgraph, dynamic, backend, options):
+        return compile_now(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, options=options)
+
+    monkeypatch.setattr(torch, "compile", compile_then)
+    found = []
+    for seed in (0, 1):
+        target = tiny_target(num_hidden_layers=1, seed=seed)
+        eager, graph = (Autoregressive(target=target, sampling=GREEDY, compiled=mode) for mode in (False, True))
+        found.append(tokens_of(graph, RAGGED[:1]))
+        assert found[-1] == tokens_of(eager, RAGGED[:1])
+    assert found[0] != found[1]
