@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare benchmark prove test test-slow test-quantised mutants lint docs tour zoo clean
+.PHONY: help venv compare benchmark prove gpu test test-slow test-quantised mutants lint docs tour zoo clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -20,6 +20,10 @@ benchmark: $(INSTALLED)  ## Time every decoder, eager and compiled, against Hugg
 
 prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and injected faults
 	$(BIN)/python -m experiments.prove
+
+# With $(PYTHON) and its packages, not .venv: images with a GPU bring their own PyTorch, and may reach no package index.
+gpu:  ## Prove and measure everything on a GPU in ten minutes; in miniature on a CPU
+	$(PYTHON) -m experiments.gpu_acceptance
 
 test: $(INSTALLED)  ## Run the tests; some minutes
 	$(PYTEST)

@@ -1,0 +1,92 @@
+"""The step `graphs`: compiled rounds are CUDA graphs, and stay right and small from generation to generation."""
+
+import gc
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+from experiments.gpu.exactness import DRAWN, engine_of
+from experiments.gpu.findings import Findings
+from experiments.gpu.parts import drafter_named
+from experiments.gpu.profiling import profiled, wait
+from experiments.gpu.random_models import random_drafter, random_prompts, random_target
+from experiments.gpu.synchronisations import begun, several
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+
+MIB = 2**20
+WARM_UP = 4  # rounds before memory and launches are counted
+
+
+def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> None:
+    counters.clear()
+    graphs = Graphs(findings, sizes, device)
+    for name in sizes["drafters"]:
+        findings.attempt(name, partial(graphs.check, name))
+    findings.measure("compiled graphs: CUDA graphs skipped", counters["inductor"]["cudagraph_skips"])
+    findings.note(counters={kind: dict(counts) for kind, counts in counters.items()})
+
+
+class Graphs:
+    """Checks of one target's compiled rounds, with eager rounds and the baseline in between."""
+
+    def __init__(self, findings: Findings, sizes: Mapping[str, Any], device: torch.device):
+        self._findings, self._sizes = findings, sizes
+        self._target = random_target(sizes["target"], device=device, dtype="float32")
+        self._prompts = random_prompts(self._target, sizes["prompt_tokens"])
+
+    def check(self, name: str) -> None:
+        """Decode with a drafter at both widths, and watch its rounds."""
+        random = name == "small_transformer"
+        drafter = random_drafter(self._sizes["drafter"], self._target) if random else drafter_named(name, self._target)
+        eager, compiled = (engine_of(self._target, drafter, DRAWN, compiled=mode) for mode in (False, True))
+        self._check_tokens(name, eager, compiled)
+        self._check_rounds(name, compiled)
+
+    def _check_tokens(self, name: str, eager: Engine, compiled: Engine) -> None:
+        narrow, wide = self._sizes["new_tokens"]
+        expected = {budget: self._tokens(eager, budget) for budget in (narrow, wide)}
+        plain, graph = (Autoregressive(target=self._target, sampling=DRAWN, compiled=mode) for mode in (False, True))
+        turns: list[tuple[str, Engine | Autoregressive, int, list[list[int]]]] = [
+            ("narrow", compiled, narrow, expected[narrow]),
+            ("wide", compiled, wide, expected[wide]),
+            ("baseline in between", graph, narrow, self._tokens(plain, narrow)),
+            ("narrow again", compiled, narrow, expected[narrow]),
+            ("eager after compiled", eager, narrow, expected[narrow]),
+            ("wide again", compiled, wide, expected[wide]),
+        ]
+        for turn, decoder, budget, tokens in turns:
+            same = sum(left == right for left, right in zip(self._tokens(decoder, budget), tokens, strict=True))
+            measured = f"{same} of {len(tokens)} texts equal to the eager loop's"
+            self._findings.require(f"{name}, {turn}: tokens by seed", same == len(tokens), measured, "equal")
+
+    def _tokens(self, decoder: Engine | Autoregressive, budget: int) -> list[list[int]]:
+        stopping = Stopping(max_new_tokens=budget)
+        return decoder.generate(self._prompts, stopping=stopping, seeds=list(range(len(self._prompts)))).tokens
+
+    def _check_rounds(self, name: str, engine: Engine) -> None:
+        device, rounds, watched = self._target.device, self._sizes["rounds"], self._sizes["profiled_rounds"]
+        # One generation of the wide budget, so that nothing is compiled anew.
+        decoding = begun(engine, self._prompts, rounds=WARM_UP + watched + rounds)
+        several(engine, decoding, WARM_UP)()
+        work = profiled(several(engine, decoding, watched), device)
+        self._findings.measure(f"{name}: graph launches per round", work.graph_launches / watched)
+        self._findings.measure(f"{name}: kernels per round", work.kernels.total() / watched)
+        before = memory(device)
+        several(engine, decoding, rounds)()
+        grown = {kind: size - before[kind] for kind, size in memory(device).items()}
+        for kind, size in grown.items():
+            self._findings.measure(f"{name}: growth of {kind} memory", size / MIB, f"MiB in {rounds} rounds")
+
+
+def memory(device: torch.device) -> dict[str, int]:
+    """Bytes of a GPU's memory in use and in the allocator's hands; zero on a CPU."""
+    gc.collect()
+    wait(device)
+    if device.type != "cuda":
+        return {"allocated": 0, "reserved": 0}
+    return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}

@@ -1,0 +1,125 @@
+"""The step `long_and_wide`: passes over long texts and many rows, and verification in a large vocabulary."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.gpu.exactness import DRAWN, NUCLEUS, engine_of
+from experiments.gpu.findings import Findings
+from experiments.gpu.parts import drafter_named
+from experiments.gpu.profiling import profiled, seconds_each
+from experiments.gpu.random_models import random_prompts, random_target
+from experiments.gpu.synchronisations import begun
+from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
+from framework.core.sampling import draw
+from framework.core.tree import Tree
+from framework.models.target import Target
+from framework.verifiers.default_verifier import default_verifier
+
+PARENTS = [-1, -1, 0, 1]  # two chains of two nodes
+TIMES = 10  # runs of each pass, and of verification
+
+
+def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> None:
+    passes = Passes(findings, sizes, device)
+    for name, text in sizes["texts"].items():
+        findings.attempt(name, partial(passes.check, name, text["rows"], text["tokens"]))
+    del passes
+    for rows in sizes["verified_rows"]:
+        run_rows = partial(check_verification, findings, rows, sizes["vocabulary"], sizes["dtype"], device)
+        findings.attempt(f"verification, B={rows}", run_rows)
+
+
+class Passes:
+    """Passes of one target over texts of several lengths and numbers of rows."""
+
+    def __init__(self, findings: Findings, sizes: Mapping[str, Any], device: torch.device):
+        self._findings = findings
+        self._target = random_target(sizes["target"], device=device, dtype=sizes["dtype"])
+
+    def check(self, name: str, rows: int, tokens: int) -> None:
+        """Read texts of that many tokens, then time the passes of a round after them."""
+        device = self._target.device
+        reset_peak(device)
+        engine = engine_of(self._target, drafter_named("prompt_lookup", self._target), DRAWN, gamma=len(PARENTS))
+        sequences = begun(engine, random_prompts(self._target, [tokens] * rows), rounds=4).sequences
+        nodes = torch.randint(self._target.vocabulary_size, (rows, len(PARENTS)), device=device)
+        fed = torch.cat([sequences.pending.unsqueeze(1), nodes], 1)
+        tree = Tree.shared(PARENTS, rows, device)
+        passes = {
+            "one row": partial(pass_over, self._target, fed[:, :1], sequences.lengths - 1, sequences.longest, None),
+            "five rows": partial(pass_over, self._target, fed, sequences.lengths - 1, sequences.longest, None),
+            "tree of five": partial(pass_over, self._target, fed, sequences.lengths - 1, sequences.longest, tree),
+        }
+        kernels = {}
+        for each, run_pass in passes.items():
+            kernels[each] = kernel_seconds(run_pass, device)
+            self._findings.measure(f"{name}, {each}: kernels of a pass", 1000 * kernels[each], "ms")
+        for each in ("five rows", "tree of five"):
+            self._findings.measure(f"{name}, {each}: over one row", kernels[each] / kernels["one row"])
+        for kind, size in peak(device).items():
+            self._findings.measure(f"{name}: peak of {kind} memory", size / 2**30, "GiB")
+
+
+def pass_over(target: Target, tokens: Tensor, start: Tensor, longest: int, tree: Tree | None) -> object:
+    """A target pass over pending and nodes, as in a round."""
+    return target.model.forward(tokens, start, visible=longest + tokens.shape[1] - 1, tree=tree)
+
+
+def kernel_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one run's kernels, without the time that eager Python leaves between them."""
+
+    def repeated() -> None:
+        for _ in range(TIMES):
+            run()
+
+    repeated()
+    return profiled(repeated, device).seconds / TIMES
+
+
+def check_verification(findings: Findings, rows: int, vocabulary: int, dtype: str, device: torch.device) -> None:
+    """Time the usual rule of a chain on random logits, with top-p."""
+    reset_peak(device)
+    verify = verification(rows, vocabulary, getattr(torch, dtype), device)
+    name = f"verification, V={vocabulary}, B={rows}"
+    findings.measure(f"{name}: kernels", 1000 * kernel_seconds(verify, device), "ms")
+    findings.measure(f"{name}: eager", 1000 * seconds_each(verify, device, times=TIMES), "ms")
+    for kind, size in peak(device).items():
+        findings.measure(f"{name}: peak of {kind} memory", size / 2**30, "GiB")
+
+
+def verification(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
+    """From logits and a drawn chain of four nodes to the stop and the next token."""
+    gamma = len(PARENTS)
+    logits = 4 * torch.randn(rows, gamma + 1, vocabulary, dtype=dtype, device=device)
+    q = NUCLEUS.probs(logits[:, :-1] + torch.randn_like(logits[:, :-1]))
+    numbers = torch.rand(gamma + 2, rows, dtype=torch.float64, device=device)
+    draft = Draft.chain(draw(q, numbers[2:].T.contiguous()), SamplingScheme.IID, probs=q)
+    rule = default_verifier(draft.scheme, Shape.CHAIN)
+
+    def verify() -> Tensor:
+        target = TargetRows(logits, draft, NUCLEUS)
+        stop = draw(rule.stop_probs(target, draft), numbers[0])
+        return draw(rule.next_token_probs(target, draft, stop), numbers[1])
+
+    return verify
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin to count the peak of a GPU's memory anew."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: torch.device) -> dict[str, int]:
+    """Most bytes in use, and in the allocator's hands; zero on a CPU."""
+    if device.type != "cuda":
+        return {"allocated": 0, "reserved": 0}
+    return {
+        "allocated": torch.cuda.max_memory_allocated(device),
+        "reserved": torch.cuda.max_memory_reserved(device),
+    }

@@ -1,0 +1,130 @@
+"""Work of a GPU as the profiler sees it: kernels, copies, graph launches; and places where the host waits."""
+
+import re
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from framework.decoding.round_summary import StepSummary
+
+ATTENTION = re.compile(r"flash|fmha|attention|attn|sdpa", re.IGNORECASE)
+GRAPH_LAUNCH, TO_HOST, TO_DEVICE = "cudaGraphLaunch", "Memcpy DtoH", "Memcpy HtoD"
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """Work of a GPU while something ran; all zero on a CPU, but for its seconds.
+
+    Attributes:
+        kernels: number of runs by kernel.
+        to_host: copies from the GPU to the host.
+        to_device: copies from the host to the GPU.
+        graph_launches: launches of CUDA graphs.
+        seconds: time of all kernels together, without the gaps between them; on a CPU, the whole time.
+    """
+
+    kernels: Counter[str] = field(default_factory=Counter)
+    to_host: int = 0
+    to_device: int = 0
+    graph_launches: int = 0
+    seconds: float = 0.0
+
+    @property
+    def attention(self) -> list[str]:
+        """Names of attention kernels."""
+        return sorted(name for name in self.kernels if ATTENTION.search(name))
+
+
+def profiled(run: Callable[[], object], device: torch.device) -> DeviceWork:
+    """Run something once, and return the work that it gave to the GPU."""
+    on_gpu = device.type == "cuda"
+    wait(device)
+    begun = time.perf_counter()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
+        run()
+        wait(device)
+    seconds = time.perf_counter() - begun
+    work = work_of(profiler.key_averages())
+    return work if on_gpu else DeviceWork(seconds=seconds)
+
+
+def work_of(rows: Iterable[Any]) -> DeviceWork:
+    """Sum up a profile; a row is a name on one device, with its number of runs and its time in microseconds."""
+    kernels: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    microseconds = 0.0
+    for row in rows:
+        if row.device_type != DeviceType.CUDA:
+            counts[row.key] += row.count
+        elif row.key.startswith(("Memcpy", "Memset")):
+            counts[row.key.partition(" (")[0]] += row.count
+        elif not getattr(row, "is_user_annotation", False):
+            kernels[row.key] += row.count
+            microseconds += row.self_device_time_total
+    return DeviceWork(kernels, counts[TO_HOST], counts[TO_DEVICE], counts[GRAPH_LAUNCH], microseconds / 1e6)
+
+
+@contextmanager
+def waits_of_host(device: torch.device) -> Iterator[list[str]]:
+    """Collect the places, FILE:LINE, where the host waits for the GPU, but for those that read a round's summary.
+
+    The list is filled at the end of the block; it stays empty on a CPU.
+    """
+    found: list[str] = []
+    if device.type != "cuda":
+        yield found
+        return
+    unpack = StepSummary.unpack.__func__  # type: ignore[attr-defined]
+
+    def exempt(cls: type[StepSummary], packed: torch.Tensor) -> StepSummary:
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return unpack(cls, packed)
+        finally:
+            torch.cuda.set_sync_debug_mode("warn")
+
+    # Warnings name every place; the mode "error" would end the round at the first one.
+    with warnings.catch_warnings(record=True) as caught, patch.object(StepSummary, "unpack", classmethod(exempt)):
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            waits = [each for each in caught if "synchronizing CUDA operation" in str(each.message)]
+            found += [f"{Path(each.filename).name}:{each.lineno}" for each in waits]
+
+
+def seconds_each(run: Callable[[], object], device: torch.device, *, times: int) -> float:
+    """Seconds of one run among several that are queued one after the other, after three that warm up."""
+    for _ in range(3):
+        run()
+    wait(device)
+    if device.type == "cuda":
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(times):
+            run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1000 / times
+    begun = time.perf_counter()
+    for _ in range(times):
+        run()
+    return (time.perf_counter() - begun) / times
+
+
+def wait(device: torch.device) -> None:
+    """Wait for the queued work of a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,56 @@
+"""Models of any size with random weights, built on the device itself, and prompts for them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from drafters.small_transformer import SmallTransformer
+from framework.conformance.tiny_models import tiny_tokenizer
+from framework.models import attention as fused_attention
+from framework.models.attention_choice import AUTO
+from framework.models.cached_lm import CachedLM
+from framework.models.pretrained import DTYPES, as_draft_model, served
+from framework.models.target import Target
+
+
+def random_llama(sizes: Mapping[str, Any], *, device: torch.device, dtype: str, seed: int = 0) -> PreTrainedModel:
+    """A Llama with random weights.
+
+    Args:
+        sizes: entries of its config, in place of transformers' defaults.
+        device: device on which the weights are drawn.
+        dtype: dtype of the weights.
+        seed: seed of the weights; the global generators are left unchanged.
+    """
+    fused_attention.register()
+    config = AutoConfig.for_model("llama", **sizes)
+    generators = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=generators), torch.device(device):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+    return model.eval().requires_grad_(False)
+
+
+def random_target(sizes: Mapping[str, Any], *, device: torch.device, dtype: str) -> Target:
+    """A target with random weights; its tokenizer has no use, since prompts are tokens."""
+    model = random_llama(sizes, device=device, dtype=dtype)
+    cached = served(model, AUTO, vocabulary_size=sizes["vocab_size"])
+    return Target(cached, tiny_tokenizer(), vocabulary_size=sizes["vocab_size"], fingerprint="random")
+
+
+def random_drafter(sizes: Mapping[str, Any], target: Target) -> SmallTransformer:
+    """A random Llama as the target's drafter."""
+
+    def model(target: Target) -> CachedLM:
+        dtype = str(target.model.model.dtype).removeprefix("torch.")
+        return as_draft_model(random_llama(sizes, device=target.device, dtype=dtype, seed=1), target)
+
+    return SmallTransformer(target, model=model)
+
+
+def random_prompts(target: Target, lengths: list[int]) -> list[list[int]]:
+    """Random tokens of the target's vocabulary, the same on every device."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(target.vocabulary_size, (length,), generator=generator).tolist() for length in lengths]
