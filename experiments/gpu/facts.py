@@ -1,4 +1,4 @@
-"""The step `facts`: versions and clocks, and what the GPU's memory and matrix units reach."""
+"""The step `facts`: versions, clocks, and the throughput of the GPU's memory and matrix units."""
 
 import subprocess
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The step `synchronisations`: what a round makes the host wait for, and what it gives to the GPU."""
+"""The step `synchronisations`: waits of the host in a round, copies between host and GPU, and kernels."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

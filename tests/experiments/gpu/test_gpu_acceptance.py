@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_a_failed_check_and_a_missing_device_are_in_the_exit_status(tmp_path):
     )
     settings = settings_from(["steps=[exactness]", "miniature.exactness.drafters=[prompt_lookup]"])
     settings["miniature"]["exactness"]["compiled"]["decoders"] = []
-    record = {"settings": settings, "begun": 1e12, "device": "", "steps": {}}
+    record = {"settings": settings, "begun": time.time(), "device": "", "steps": {}}
     (tmp_path / "gpu_acceptance.json").write_text(json.dumps(record))
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
