@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from experiments.measurement.timing import (
 )
 from experiments.reporting.tables.text_table import Cells, markdown, shown
 from experiments.results.model_names import facts, in_words
-from experiments.results.provenance import peak_memory_mb, provenance
+from experiments.results.provenance import peak_memory, provenance
 from framework.core.drafter import Drafter, models_of
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
@@ -71,6 +71,7 @@ class Entry:
         loop: engine whose parts are timed: the decoder itself, or for the baseline an engine at gamma 0.
         runs: timed batches, `runs[repeat][batch]`.
         with_parts: every run with the times of the loop's parts, taken right after it.
+        stages: seconds by stage of every batch.
         compile_seconds: extra time of the first generations over the second ones; 0 if nothing is compiled.
     """
 
@@ -80,6 +81,7 @@ class Entry:
     loop: Engine | None = None
     runs: list[list[Timed]] = field(default_factory=list)
     with_parts: list[tuple[Timed, PartTimes]] = field(default_factory=list)
+    stages: list[dict[str, float]] = field(default_factory=list)
     compile_seconds: float = 0.0
 
 
@@ -104,7 +106,7 @@ class Row:
         d: drafting time per round in one-row target passes.
         v: time of a round's target pass in one-row target passes.
         compile_seconds: as in `Entry`.
-        stages_ms: milliseconds by stage over all prompts; medians over repeats.
+        stages_ms: milliseconds by stage over all prompts.
     """
 
     temperature: float
@@ -199,7 +201,9 @@ class Benchmark:
         self._measure_costs(entry, batches[0])
         with Steps(len(batches), is_timed=True) as steps:
             for batch in batches:
-                first, again = (self._timed(entry, batch) for _ in range(2))
+                first = self._timed(entry, batch)
+                again = self._timed(entry, batch, every_stage=True)
+                entry.stages.append(again.stages)
                 if entry.mode == "compiled":
                     entry.compile_seconds += max(0.0, first.seconds - again.seconds)
                 if entry.loop:
@@ -232,8 +236,9 @@ class Benchmark:
             max_new_tokens=self._plan.stopping.max_new_tokens,
         )
 
-    def _timed(self, entry: Entry, batch: Batch) -> Timed:
-        return timed(entry.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
+    def _timed(self, entry: Entry, batch: Batch, *, every_stage: bool = False) -> Timed:
+        arguments = (entry.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
+        return timed(*arguments, every_stage=every_stage)
 
     def _row(self, entry: Entry) -> Row:
         ms = [end_to_end_ms(repeat) for repeat in entry.runs]
@@ -248,7 +253,7 @@ class Benchmark:
             decode_ms=statistics.median(map(decode_ms, entry.runs)),
             over=self._over(entry),
             compile_seconds=entry.compile_seconds,
-            stages_ms=_stages_ms(entry.runs),
+            stages_ms=_stages_ms(entry.stages),
             **explained,
         )
 
@@ -284,13 +289,10 @@ class Benchmark:
         return {ours: metrics.get(name) for ours, name in names.items()}
 
 
-def _stages_ms(runs: list[list[Timed]]) -> dict[str, float]:
-    """Milliseconds by stage, summed over all prompts; medians over repeats."""
-    stages = {stage for repeat in runs for run in repeat for stage in run.stages}
-    return {
-        stage: 1000 * statistics.median(sum(run.stages.get(stage, 0.0) for run in repeat) for repeat in runs)
-        for stage in sorted(stages)
-    }
+def _stages_ms(batches: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Milliseconds by stage, summed over all prompts."""
+    stages = sorted({stage for batch in batches for stage in batch})
+    return {stage: 1000 * sum(batch.get(stage, 0.0) for batch in batches) for stage in stages}
 
 
 def table(rows: list[Row]) -> Cells:
@@ -329,9 +331,9 @@ def main(cfg: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
         about = provenance(target.device) | {
             "seconds": time.perf_counter() - started,
-            "peak_memory_mb": peak_memory_mb(target.device),
             "models": models,
         }
+        about |= peak_memory(target.device)
         write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
         console = Console(width=None if sys.stdout.isatty() else 170)
         console.print(shown(table(rows), title=f"{in_words(models, 'target')}: ms per token, and speedups over others"))

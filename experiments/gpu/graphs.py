@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,14 @@ from torch._dynamo.utils import counters
 from experiments.gpu.exactness import DRAWN, engine_of
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import drafter_named
-from experiments.gpu.profiling import profiled, wait
+from experiments.gpu.profiling import profiled
 from experiments.gpu.random_models import random_drafter, random_prompts, random_target
 from experiments.gpu.synchronisations import begun, several
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
+from framework.metrics.graph_counts import counted_graphs
+from framework.metrics.stopwatch import Clock
 
 MIB = 2**20
 WARM_UP = 4  # rounds before memory and launches are counted
@@ -25,10 +28,11 @@ WARM_UP = 4  # rounds before memory and launches are counted
 def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> None:
     counters.clear()
     graphs = Graphs(findings, sizes, device)
-    for name in sizes["drafters"]:
-        findings.attempt(name, partial(graphs.check, name))
-    findings.measure("compiled graphs: CUDA graphs skipped", counters["inductor"]["cudagraph_skips"])
-    findings.note(counters={kind: dict(counts) for kind, counts in counters.items()})
+    with counted_graphs() as made:
+        for name in sizes["drafters"]:
+            findings.attempt(name, partial(graphs.check, name))
+    findings.measure("compiled graphs: CUDA graphs skipped", made.skipped)
+    findings.note(made=asdict(made), counters={kind: dict(counts) for kind, counts in counters.items()})
 
 
 class Graphs:
@@ -86,7 +90,7 @@ class Graphs:
 def memory(device: torch.device) -> dict[str, int]:
     """Bytes of a GPU's memory in use and in the allocator's hands; zero on a CPU."""
     gc.collect()
-    wait(device)
+    Clock(device).wait()
     if device.type != "cuda":
         return {"allocated": 0, "reserved": 0}
     return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}

@@ -16,6 +16,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from framework.decoding.round_summary import StepSummary
+from framework.metrics.stopwatch import Clock
 
 ATTENTION = re.compile(r"flash|fmha|attention|attn|sdpa", re.IGNORECASE)
 GRAPH_LAUNCH, TO_HOST, TO_DEVICE = "cudaGraphLaunch", "Memcpy DtoH", "Memcpy HtoD"
@@ -48,11 +49,12 @@ class DeviceWork:
 def profiled(run: Callable[[], object], device: torch.device) -> DeviceWork:
     """Run something once, and return the work that it gave to the GPU."""
     on_gpu = device.type == "cuda"
-    wait(device)
+    clock = Clock(device)
+    clock.wait()
     begun = time.perf_counter()
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         run()
-        wait(device)
+        clock.wait()
     seconds = time.perf_counter() - begun
     work = work_of(profiler.key_averages())
     return work if on_gpu else DeviceWork(seconds=seconds)
@@ -107,24 +109,13 @@ def waits_of_host(device: torch.device) -> Iterator[list[str]]:
 
 def seconds_each(run: Callable[[], object], device: torch.device, *, times: int) -> float:
     """Seconds of one run among several that are queued one after the other, after three that warm up."""
+    clock = Clock(device)
     for _ in range(3):
         run()
-    wait(device)
-    if device.type == "cuda":
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(times):
-            run()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 1000 / times
-    begun = time.perf_counter()
+    clock.wait()
+    begin = clock.now()
     for _ in range(times):
         run()
-    return (time.perf_counter() - begun) / times
-
-
-def wait(device: torch.device) -> None:
-    """Wait for the queued work of a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    end = clock.now()
+    clock.wait()
+    return clock.seconds(begin, end) / times

@@ -24,7 +24,8 @@ def markdown(record: Mapping[str, Any]) -> str:
 
 def _machine(record: Mapping[str, Any]) -> str:
     facts = record["steps"].get("facts", StepResult()).facts
-    about = [f"{name} {facts[name]}" for name in ("torch", "transformers", "cuda", "driver") if facts.get(name)]
+    known = facts.get("versions", {}) | facts.get("machine", {})
+    about = [f"{name} {known[name]}" for name in ("torch", "transformers", "cuda", "driver") if known.get(name)]
     seconds = sum(result.seconds or 0 for result in record["steps"].values())
     return f"{', '.join([record['device'] or 'unknown device', *about])}; {seconds:.0f} s."
 

@@ -33,6 +33,7 @@ from framework.core.drafter import preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
+from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
 from framework.metrics.token_trace import TokenTrace
 from framework.models.target import Target
@@ -53,6 +54,8 @@ class BatchResult:
 
     Attributes:
         runs: timed runs, one per repeat.
+        stages: seconds by stage.
+        graphs: graphs that warming up compiled or captured.
         parts: times of a round's parts, taken right after the first run.
         tallies: counts of the untimed pass.
         inner_tallies: counts of drafters that run rounds of their own.
@@ -64,6 +67,8 @@ class BatchResult:
 
     batch: Batch
     runs: dict[str, list[Timed]] = field(default_factory=dict)
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    graphs: dict[str, GraphCounts] = field(default_factory=dict)
     parts: dict[str, PartTimes] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     inner_tallies: dict[str, Tally] = field(default_factory=dict)
@@ -135,6 +140,8 @@ class BatchRunner:
         yield from self._count_all(result)
         if is_first or self._plan.compiled:
             self._warm_up(result)
+        if self._target.device.type != "cpu":
+            self._time_stages(result)
         yield from self._time_all(result)
 
     def _count_all(self, result: BatchResult) -> Iterator[str]:
@@ -161,6 +168,7 @@ class BatchRunner:
         batch, runs = result.batch, result.runs.setdefault(name, [])
         decoder, stopping = self.decoders[name], self._plan.stopping
         runs.append(timed(decoder, batch.prompts, stopping, batch.seeds, self._target.device))
+        result.stages.setdefault(name, runs[0].stages)
         if len(runs) == 1 and name in self.loops and batch.number in self._beside_parts:
             result.parts[name] = self._parts(self.loops[name], batch, runs[0].generation.tokens, PART_REPEATS)
 
@@ -242,7 +250,18 @@ class BatchRunner:
             if name in result.errors:
                 continue
             with self._catching(name, result), self._once(name, is_last=False):
-                timed(decoder, batch.prompts, short, batch.seeds, self._target.device)
+                run = timed(decoder, batch.prompts, short, batch.seeds, self._target.device)
+                result.graphs[name] = run.graphs
+
+    def _time_stages(self, result: BatchResult) -> None:
+        """Time the stages of every decoder in a run of their own."""
+        batch, stopping = result.batch, self._plan.stopping
+        for name, decoder in self.decoders.items():
+            if name in result.errors:
+                continue
+            with self._catching(name, result), self._once(name, is_last=False):
+                run = timed(decoder, batch.prompts, stopping, batch.seeds, self._target.device, every_stage=True)
+                result.stages[name] = run.stages
 
 
 def _plain_decoding(target: Target, sampling: Sampling, plan: Plan, resources: ResourceCache) -> Autoregressive:

@@ -13,7 +13,7 @@ from experiments.measurement.plan import Batch, Candidate, Plan, alive
 from experiments.measurement.ranks import Ranks
 from experiments.measurement.record_building import build_record
 from experiments.measurement.resource_cache import ResourceCache
-from experiments.results.provenance import peak_memory_mb, provenance
+from experiments.results.provenance import begin_peak_memory, peak_memory, provenance
 from experiments.results.record import Record
 from experiments.tracking.tracker import NoTracker
 from framework.core.drafter import preserve_learned_state, remembers
@@ -49,6 +49,7 @@ def measure(
     ranks = ranks or Ranks()
     batches = plan.batches()
     _check_ranks(candidates, len(batches), ranks)
+    begin_peak_memory(target.device)
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     runner = BatchRunner(candidates, target, sampling, plan, resources, ranks)
     merged = Merged(candidates, plan, target, decoders=list(runner.decoders), loops=list(runner.loops))
@@ -62,12 +63,12 @@ def measure(
                 knew.enter_context(preserve_learned_state(candidate.engine.drafter))
             _run_batches(candidates, batches, runner, merged, plan, ranks, label=f"T={sampling.temperature:g}")
             origin = _origin(target, started, ranks)
-            most_memory = max(ranks.all_gather(peak_memory_mb(target.device)))
+            memory = ranks.all_gather(peak_memory(target.device))
             for candidate in alive(candidates) if ranks.number == 0 else ():
                 with candidate.ended_by_errors():
                     origin["measuring_seconds"] = time.perf_counter() - start
                     record = build_record(candidate, merged, plan, target, sampling, origin)
-                    record.metrics["peak_memory_mb"] = most_memory
+                    record.metrics.update({kind: max(rank[kind] for rank in memory) for kind in memory[0]})
                     candidate.tracker.finish(record.to_json())
                     candidate.record = record
         except BaseException as error:  # an interrupt, or a failed baseline: record it for every unfinished point

@@ -8,6 +8,7 @@ from experiments.measurement.divergence import POSITIONS
 from experiments.measurement.metrics import BASELINE, Runs
 from experiments.measurement.plan import Candidate, Plan, alive
 from experiments.measurement.timing import PartTimes, Timed
+from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.repetition import distinct_4grams
 from framework.models.target import Target
 
@@ -17,6 +18,8 @@ class Merged:
 
     Attributes:
         runs: timed batches, `runs[decoder][repeat][batch]`.
+        stages: seconds by stage of every batch, by decoder.
+        graphs: graphs that warming up compiled or captured, by decoder.
         with_parts: for every loop, the timed batches followed by a timing of its parts, each with these part times.
     """
 
@@ -32,6 +35,8 @@ class Merged:
         self._subjects = {candidate.point.name: candidate for candidate in candidates}
         self._plan, self._target = plan, target
         self.runs: Runs = {name: [[] for _ in range(plan.repeats)] for name in decoders}
+        self.stages: dict[str, list[dict[str, float]]] = {name: [] for name in decoders}
+        self.graphs = {name: GraphCounts() for name in decoders}
         self.with_parts: dict[str, list[tuple[Timed, PartTimes]]] = {name: [] for name in loops}
 
     def add(self, result: BatchResult) -> None:
@@ -44,6 +49,8 @@ class Merged:
         for name, runs in result.runs.items():
             for repeat, run in enumerate(runs):
                 self.runs[name][repeat].append(run)
+            self.stages[name].append(result.stages[name])
+            self.graphs[name] += result.graphs.get(name, GraphCounts())
             if name in result.parts:
                 self.with_parts[name].append((runs[0], result.parts[name]))
         for candidate in alive(self._subjects.values()):

@@ -13,6 +13,7 @@ from framework.core.draft import Shape
 from framework.decoding.stopping import Stopping
 from framework.metrics import theory
 from framework.metrics.equality import Difference, differences, within_float32
+from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
 from framework.models.target import Target
 
@@ -80,8 +81,21 @@ def parted_from(
     }
 
 
+def graph_metrics(name: str, warm_up: Mapping[str, GraphCounts], runs: Runs) -> dict[str, int]:
+    """Counts of the graphs that a point's and the baseline's compiled loops made before and while they were timed."""
+    loops = (name, BASELINE)
+    while_timed = sum((run.graphs for loop in loops for repeat in runs[loop] for run in repeat), GraphCounts())
+    made = sum((warm_up[loop] for loop in loops), while_timed)
+    return {
+        "graphs/compiled": made.compiled,
+        "graphs/captured": made.captured,
+        "graphs/not_captured": made.skipped,
+        "graphs/while_timed": while_timed.compiled + while_timed.captured,
+    }
+
+
 def stage_times(
-    batches: list[Timed], *, num_passes: float, parts: PartTimes, num_nodes: float
+    batches: Sequence[Mapping[str, float]], *, num_passes: float, parts: PartTimes, num_nodes: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return seconds by stage over all batches, and milliseconds per round of the stages within a round.
 
@@ -89,8 +103,8 @@ def stage_times(
     timings, and the remainder counts as verification.
     """
     stages: dict[str, float] = defaultdict(float)
-    for run in batches:
-        for stage, seconds in run.stages.items():
+    for batch in batches:
+        for stage, seconds in batch.items():
             stages[stage] += seconds
     rounds = {stage: seconds for stage, seconds in stages.items() if stage not in ("prefill", "begin")}
     per_round = {stage: 1000 * seconds / num_passes for stage, seconds in rounds.items() if num_passes}

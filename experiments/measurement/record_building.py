@@ -11,6 +11,7 @@ from experiments.measurement.metrics import (
     HUGGING_FACE,
     all_metrics,
     expert_metrics,
+    graph_metrics,
     inner_metrics,
     parted_from,
     stage_times,
@@ -43,9 +44,11 @@ def build_record(
         candidate, merged, plan, target
     )
     metrics |= expert_metrics(candidate.experts, parts) | intervals(candidate.rows, plan.batch_size)
+    if plan.compiled:
+        metrics |= graph_metrics(name, merged.graphs, merged.runs)
     metrics["guarantee/checked"] = has_passed(type(candidate.engine.drafter))
     stages, stages_per_round = stage_times(
-        merged.runs[name][0], num_passes=tally.num_passes, parts=parts, num_nodes=metrics.get("nodes/mean", 0.0)
+        merged.stages[name], num_passes=tally.num_passes, parts=parts, num_nodes=metrics.get("nodes/mean", 0.0)
     )
     return Record(
         name=name,

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -23,12 +23,15 @@ from framework.decoding.generation import Generation
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
-from framework.metrics.stopwatch import Stopwatch
+from framework.metrics.graph_counts import GraphCounts, counted_graphs
+from framework.metrics.stopwatch import Clock, Stopwatch
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 
 BLOCKS = 3  # each part is timed in this many separate blocks, because the machine's speed drifts
 WARM_UP_SECONDS = 0.05
+WARM_UP_RUNS = 3  # a CUDA graph is replayed from the third run on
+READING = ("prefill", "begin")  # stages before the first round
 
 
 class Decoder(Protocol):
@@ -47,13 +50,15 @@ class Timed:
         generation: decoded tokens and their counts.
         seconds: total time.
         decode_seconds: total time without the prefill of target and drafter.
-        stages: seconds by stage.
+        stages: seconds by stage; on a GPU, only those of reading the prompt unless all were timed.
+        graphs: graphs compiled or captured in this time.
     """
 
     generation: Generation
     seconds: float
     decode_seconds: float
     stages: dict[str, float]
+    graphs: GraphCounts
 
     @property
     def num_decoded(self) -> int:
@@ -69,18 +74,30 @@ class Timed:
 
 
 def timed(
-    decoder: Decoder, prompts: Sequence[Prompt], stopping: Stopping, seeds: list[int], device: torch.device
+    decoder: Decoder,
+    prompts: Sequence[Prompt],
+    stopping: Stopping,
+    seeds: list[int],
+    device: torch.device,
+    *,
+    every_stage: bool = False,
 ) -> Timed:
-    """Time one generation; the device is synchronised before and after."""
-    stopwatch = Stopwatch(device)
-    _wait(device)
-    start = time.perf_counter()
-    generation = decoder.generate(prompts, stopping=stopping, seeds=seeds, stopwatch=stopwatch)
-    _wait(device)
-    seconds = time.perf_counter() - start
+    """Time one generation; the device is synchronised before and after.
+
+    Args:
+        every_stage: whether to time all stages of a round on a GPU, too, where the events lengthen the rounds.
+    """
+    clock = Clock(device)
+    stopwatch = Stopwatch(device, only=None if every_stage or device.type == "cpu" else READING)
+    clock.wait()
+    with counted_graphs() as graphs:
+        start = time.perf_counter()
+        generation = decoder.generate(prompts, stopping=stopping, seeds=seeds, stopwatch=stopwatch)
+        clock.wait()
+        seconds = time.perf_counter() - start
     stages = stopwatch.seconds()
-    reading = stages.get("prefill", 0.0) + stages.get("begin", 0.0)
-    return Timed(generation=generation, seconds=seconds, decode_seconds=seconds - reading, stages=stages)
+    reading = sum(stages.get(stage, 0.0) for stage in READING)
+    return Timed(generation, seconds, decode_seconds=seconds - reading, stages=stages, graphs=graphs)
 
 
 @dataclass(frozen=True)
@@ -413,20 +430,25 @@ def drafting_nothing(engine: Engine) -> Engine:
 def _in_turns(runs: list[Callable[[], object]], device: torch.device, times: int) -> list[list[float]]:
     """Run the parts in rotation, `times` each after a warm-up that fills the cache.
 
+    On a GPU the runs are queued one after the other, as in a decoding loop.
+
     Returns:
         Seconds of each run of each part.
     """
-    seconds: list[list[float]] = [[] for _ in runs]
-    begun, is_warm = time.perf_counter(), False
-    while len(seconds[-1]) < times:
-        for run, taken in zip(runs, seconds, strict=True):
-            start = time.perf_counter()
+    clock = Clock(device)
+    begun, num_runs = time.perf_counter(), 0
+    while num_runs < WARM_UP_RUNS or time.perf_counter() - begun < WARM_UP_SECONDS:
+        for run in runs:
             run()
-            _wait(device)
-            if is_warm:
-                taken.append(time.perf_counter() - start)
-        is_warm = is_warm or time.perf_counter() - begun >= WARM_UP_SECONDS
-    return seconds
+        clock.wait()
+        num_runs += 1
+    moments = [clock.now()]
+    for run in runs * times:
+        run()
+        moments.append(clock.now())
+    clock.wait()
+    seconds = [clock.seconds(begin, end) for begin, end in pairwise(moments)]
+    return [seconds[place :: len(runs)] for place in range(len(runs))]
 
 
 def _operations(run: Callable[[], object]) -> int:
@@ -439,8 +461,3 @@ def _experts(model: CachedLM, run: Callable[[], object]) -> TouchedExperts:
     with ExpertCounter(model.model) as counter:
         run()
     return counter.latest_pass()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

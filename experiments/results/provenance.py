@@ -13,6 +13,8 @@ import torch
 
 PACKAGES = ("torch", "transformers", "hydra-core", "omegaconf", "wandb", "nltk", "numpy")
 
+DRIVER_STATE = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,temperature.gpu"
+
 
 def provenance(device: torch.device) -> dict[str, Any]:
     """Command, commit, package versions and hardware, as JSON values."""
@@ -25,15 +27,57 @@ def provenance(device: torch.device) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        },
+        }
+        | (gpu_facts(device) if device.type == "cuda" else {}),
     }
 
 
-def peak_memory_mb(device: torch.device) -> float:
-    """Peak memory so far in MiB: tensors on all GPUs; on a CPU, the whole process."""
+def gpu_facts(device: torch.device) -> dict[str, Any]:
+    """CUDA and driver, properties, clocks, and what PyTorch may use: rounded products, attention kernels."""
+    properties = torch.cuda.get_device_properties(device)
+    state = driver_state(device)
+    kernels = ("flash", "mem_efficient", "cudnn", "math")
+    return {
+        "cuda": torch.version.cuda,
+        "driver": state.get("driver_version"),
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_gib": properties.total_memory / 2**30,
+        "state": state,
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "attention_kernels": [each for each in kernels if getattr(torch.backends.cuda, f"{each}_sdp_enabled")()],
+    }
+
+
+def driver_state(device: torch.device) -> dict[str, str]:
+    """Version of a GPU's driver, its clocks, power and temperature; empty without nvidia-smi."""
+    command = ["nvidia-smi", f"--query-gpu={DRIVER_STATE}", "--format=csv,noheader"]
+    if uuid := getattr(torch.cuda.get_device_properties(device), "uuid", None):
+        command.append(f"--id=GPU-{uuid}")
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(DRIVER_STATE.split(","), map(str.strip, shown.splitlines()[0].split(",")), strict=False))
+
+
+def begin_peak_memory(device: torch.device) -> None:
+    """Forget earlier peaks of all GPUs; the peak of a CPU's process cannot be forgotten."""
     if device.type == "cuda":
-        return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        for number in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(number)
+
+
+def peak_memory(device: torch.device) -> dict[str, float]:
+    """Peaks in MiB: tensors and the allocator's memory, summed over all GPUs; on a CPU, the whole process so far."""
+    if device.type == "cuda":
+        gpus = range(torch.cuda.device_count())
+        return {
+            "peak_memory_mb": sum(map(torch.cuda.max_memory_allocated, gpus)) / 2**20,
+            "peak_reserved_mb": sum(map(torch.cuda.max_memory_reserved, gpus)) / 2**20,
+        }
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"peak_memory_mb": most / (2**20 if sys.platform == "darwin" else 2**10)}
 
 
 def _version(package: str) -> str:

@@ -2,8 +2,9 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -16,35 +17,59 @@ def untimed(name: str) -> AbstractContextManager:
     return nullcontext()
 
 
-class Stopwatch:
-    """Sums the seconds spent in named stages: by the host's clock on a CPU, by the device's events on a GPU."""
+class Clock:
+    """Moments of a device: by the host's clock on a CPU; by events on a GPU, queued with its kernels."""
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._seconds: dict[str, float] = defaultdict(float)
         self._gpu = None if device.type == "cpu" else torch.get_device_module(device)
-        self._events: list[tuple[str, torch.Event, torch.Event]] = []
+
+    def now(self) -> Any:
+        """The moment when all work queued so far is done; nothing waits for it."""
+        if self._gpu is None:
+            return time.perf_counter()
+        event = self._gpu.Event(enable_timing=True)
+        event.record(self._gpu.current_stream(self._device))
+        return event
+
+    def wait(self) -> None:
+        """Wait for all queued work."""
+        if self._gpu is not None:
+            self._gpu.synchronize(self._device)
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Seconds between two moments, whose work is done."""
+        return end - begin if self._gpu is None else begin.elapsed_time(end) / 1000
+
+
+class Stopwatch:
+    """Sums of the seconds spent in named stages, by the device's clock."""
+
+    def __init__(self, device: torch.device, *, only: Collection[str] | None = None):
+        """
+        Args:
+            device: device whose work is timed.
+            only: names of the stages to time; None: all.
+        """
+        self._clock = Clock(device)
+        self._only = only
+        self._blocks: list[tuple[str, Any, Any]] = []
+        self._seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a block; the times of stages with the same name add up."""
-        if self._gpu is None:
-            begin_seconds = time.perf_counter()
+        if self._only is not None and name not in self._only:
             yield
-            self._seconds[name] += time.perf_counter() - begin_seconds
-        else:
-            # Events are queued with the kernels, so timing adds no synchronisation.
-            begin, end = self._gpu.Event(enable_timing=True), self._gpu.Event(enable_timing=True)
-            begin.record(self._gpu.current_stream(self._device))
-            yield
-            end.record(self._gpu.current_stream(self._device))
-            self._events.append((name, begin, end))
+            return
+        begin = self._clock.now()
+        yield
+        self._blocks.append((name, begin, self._clock.now()))
 
     def seconds(self) -> dict[str, float]:
         """Seconds per stage so far; waits for the device."""
-        if self._gpu is not None:
-            self._gpu.synchronize(self._device)
-            for name, begin, end in self._events:
-                self._seconds[name] += begin.elapsed_time(end) / 1000
-            self._events.clear()
+        self._clock.wait()
+        for name, begin, end in self._blocks:
+            self._seconds[name] += self._clock.seconds(begin, end)
+        self._blocks.clear()
         return dict(self._seconds)

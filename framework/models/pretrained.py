@@ -65,6 +65,7 @@ def load_target(
     device_map: str | dict[str, int | str] | None = None,
     tokenizer: str | None = None,
     generation: str | dict[str, Any] = "model",
+    tf32: bool = False,
 ) -> Target:
     """Load the target, the model whose output distribution is promised.
 
@@ -80,6 +81,7 @@ def load_target(
         tokenizer: folder or hub name of another tokenizer; None: the model's own.
         generation: "model": apply the logits processors of the model's generation_config, as `generate` does;
             "ignore": apply none; a mapping: replace single options of the generation_config.
+        tf32: whether float32 products, those of all models in this process, may be rounded to TensorFloat-32.
 
     Raises:
         OSError: `path` cannot be loaded, or the hub cannot be reached.
@@ -89,6 +91,8 @@ def load_target(
     """
     check_device_map(device_map, device)
     check_generation(generation)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     place = _locate(path)
     beside = place if tokenizer is None else _locate(tokenizer, option="tokenizer", holding=TOKENIZER_FILES)
     its_tokenizer = _load_tokenizer(beside, advice="; tokenizer may name another one")

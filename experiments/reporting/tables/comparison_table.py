@@ -130,6 +130,19 @@ def _distinct(record: Record) -> str:
     return f"{ALARM} {shown}" if _is_repetitive(record) else shown
 
 
+def _compiled_while_timed(record: Record) -> bool:
+    return bool(record.metrics.get("graphs/while_timed"))
+
+
+def _is_without_cuda_graphs(record: Record) -> bool:
+    return bool(record.metrics.get("graphs/not_captured"))
+
+
+def _measured(record: Record) -> str:
+    shown = _number(record.metrics.get("speedup/measured"), 2)
+    return f"{ALARM} {shown}" if _compiled_while_timed(record) or _is_without_cuda_graphs(record) else shown
+
+
 def is_clearly_faster(record: Record) -> bool:
     """Whether every repeat, and the 95% interval where known, is faster than plain decoding."""
     lows = (record.metrics.get("speedup/measured_low"), record.metrics.get("speedup/ci_low", math.inf))
@@ -150,7 +163,7 @@ def _tokens_equal(record: Record) -> str:
 VERIFIER = Column("verifier", lambda record: str(record.point.get("verifier", MISSING)))
 GUARANTEE = Column("guaran-\ntee", guarantee)
 GAMMA = Column("γ", _gamma)
-MEASURED = Column("measured\nspeedup", _metric("speedup/measured", 2))
+MEASURED = Column("measured\nspeedup", _measured)
 MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
 EXPERTS = Column("experts\ntouched", _metric("experts/touched", 1))
 COLUMNS = (
@@ -226,6 +239,13 @@ def _alarms(records: Sequence[Record], groups: Sequence[Group]) -> list[str]:
         )
     if names := named(_unsteady):
         notes.append(f"{ALARM} UNSTEADY: repeats differ by more than {STEADY - 1:.0%}; the machine was busy: {names}")
+    if names := named(_compiled_while_timed):
+        notes.append(f"{ALARM} COMPILED WHILE TIMED: graphs were made in timed runs, here or in the baseline: {names}")
+    if names := named(_is_without_cuda_graphs):
+        notes.append(
+            f"{ALARM} WITHOUT CUDA GRAPHS: some compiled graphs were not captured, so that their kernels are launched "
+            f"one by one: {names}"
+        )
     loops = [group.title for group in groups if any(map(_is_repetitive, group.records))]
     if loops:
         notes.append(

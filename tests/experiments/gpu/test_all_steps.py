@@ -152,7 +152,7 @@ def test_a_wrong_setting_is_named_before_anything_begins(tmp_path, changes, word
 
 def test_results_print_the_table_of_an_earlier_run(tmp_path, capsys):
     found = findings()
-    found.note(torch="2.13", driver="580")
+    found.note(versions={"torch": "2.13"}, machine={"driver": "580"})
     found.measure("bandwidth", 4.0, "TB/s")
     found.require("a|b", True, "x" * 200, "equal")
     found.result.left_out.append("8B: small_transformer")

@@ -6,21 +6,25 @@ from pathlib import Path
 import pytest
 
 from experiments.measurement.bench import measure
-from experiments.measurement.metrics import _prediction, occupancy, time_over_parts
+from experiments.measurement.metrics import _prediction, graph_metrics, occupancy, time_over_parts
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.measurement.timing import PartTimes, Timed, time_parts
 from experiments.proof.tiny_drafters import tiny_factory
+from experiments.results.record import Record
 from experiments.tracking.tracker import Point
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
+from framework.decoding import compiled
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.expected_speedup import ExpectedSpeedup
+from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
 from framework.metrics import theory
+from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
 from framework.prompts.prompt_set import Prompt, PromptSet
 from framework.verifiers.speculative_sampling import SpeculativeSampling
@@ -72,7 +76,9 @@ def test_occupancy() -> None:
 
     def run(tokens: list[int], tally: Tally | None) -> Timed:
         rows = [[0] * count for count in tokens]
-        return Timed(Generation(rows, [""] * len(rows), tally), seconds=1.0, decode_seconds=1.0, stages={})
+        return Timed(
+            Generation(rows, [""] * len(rows), tally), seconds=1.0, decode_seconds=1.0, stages={}, graphs=GraphCounts()
+        )
 
     tally = Tally(4)
     tally.passes[4] = 4
@@ -149,12 +155,23 @@ def test_a_loop_is_held_against_its_own_parts() -> None:
     assert time_over_parts([(nothing, PARTS), (plain, PARTS)]) == pytest.approx(9 / 6)
 
 
+def test_graphs_of_warm_up_and_of_timed_runs_are_told_apart() -> None:
+    quiet = timed_run([[1, 2]], 1.0, tally=None)
+    warm_up = {"baseline": GraphCounts(compiled=2, captured=2), "ngram": GraphCounts(compiled=3, skipped=1)}
+    runs = {"baseline": [[quiet]], "ngram": [[quiet], [quiet]]}
+    expected = {"graphs/compiled": 5, "graphs/captured": 2, "graphs/not_captured": 1, "graphs/while_timed": 0}
+    assert graph_metrics("ngram", warm_up, runs) == expected
+    runs["baseline"] = [[replace(quiet, graphs=GraphCounts(compiled=1, captured=1))]]
+    late = {"graphs/compiled": 6, "graphs/captured": 3, "graphs/while_timed": 2}
+    assert graph_metrics("ngram", warm_up, runs) == expected | late
+
+
 def timed_run(tokens: list[list[int]], seconds: float, tally: Tally | None) -> Timed:
     generation = Generation(tokens=tokens, finish_reasons=["length"] * len(tokens), tally=tally)
-    return Timed(generation=generation, seconds=seconds, decode_seconds=seconds, stages={})
+    return Timed(generation=generation, seconds=seconds, decode_seconds=seconds, stages={}, graphs=GraphCounts())
 
 
-def build_engine(policy: GammaPolicy, drafter: str = "small_transformer") -> Engine:
+def build_engine(policy: GammaPolicy, drafter: str = "small_transformer", *, compiled: bool = False) -> Engine:
     target = tiny_target()
     return Engine(
         target=target,
@@ -162,6 +179,7 @@ def build_engine(policy: GammaPolicy, drafter: str = "small_transformer") -> Eng
         verifier=SpeculativeSampling(),
         gamma_policy=policy,
         sampling=Sampling(temperature=0),
+        compiled=compiled,
     )
 
 
@@ -201,13 +219,11 @@ class Notes(ExpectedSpeedup):
         return super().next_gamma()
 
 
-def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_path: Path) -> None:
-    policies = [Notes(), Notes()]
-    engines = [build_engine(policy, "prompt_lookup") for policy in policies]
-    names = ["one", "other"]
+def measured(engines: dict[str, Engine], folder: Path, *, compiled: bool = False) -> list[Record]:
+    """Records of two prompts with each engine."""
     candidates = [
-        Candidate(Point(folder=tmp_path, name=name, study="", settings={}, config={}), engine)
-        for name, engine in zip(names, engines, strict=True)
+        Candidate(Point(folder=folder, name=name, study="", settings={}, config={}), engine)
+        for name, engine in engines.items()
     ]
     prompts = [Prompt(name=str(i), category="", tokens=(5, 6, 5, 6, i)) for i in range(2)]
     plan = Plan(
@@ -217,12 +233,27 @@ def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_
         repeats=1,
         seed=0,
         hugging_face=False,
+        compiled=compiled,
     )
-    records = measure(candidates, engines[0].target, Sampling(temperature=0), plan, ResourceCache())
-    for policy, record in zip(policies, records, strict=True):
+    return measure(candidates, candidates[0].engine.target, Sampling(temperature=0), plan, ResourceCache())
+
+
+def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_path: Path) -> None:
+    policies = {"one": Notes(), "other": Notes()}
+    engines = {name: build_engine(policy, "prompt_lookup") for name, policy in policies.items()}
+    records = measured(engines, tmp_path)
+    for policy, record in zip(policies.values(), records, strict=True):
         assert policy.calls[0] == "use_costs" and policy.calls.count("use_costs") == 1
         assert policy.calls.count("next_gamma") > 10
         assert policy.costs.c > 0 and record.metrics["c"] > 0
         assert len(policy.costs.target_times) == 4 and policy.costs.target_times[0] == 1
         assert record.metrics["tokens_equal_baseline"]
-    assert policies[0].costs is not policies[1].costs
+    assert policies["one"].costs is not policies["other"].costs
+
+
+def test_nothing_is_compiled_while_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    (record,) = measured({"own": build_engine(Fixed(gamma=2), compiled=True)}, tmp_path, compiled=True)
+    assert record.metrics["graphs/compiled"] >= 2 and record.metrics["graphs/while_timed"] == 0
+    assert record.metrics["graphs/captured"] == record.metrics["graphs/not_captured"] == 0
+    assert record.stages["round"] > 0 and record.metrics["tokens_equal_baseline"]

@@ -255,6 +255,8 @@ def test_nothing_is_alarming_about_usual_records() -> None:
         ({"time_over_parts": 0.85}, "FASTER THAN ITS PARTS"),
         ({"efficiency": 1.12}, "EFFICIENCY ABOVE 110%"),
         ({"speedup/measured_high": 2.4}, "UNSTEADY"),
+        ({"graphs/while_timed": 1}, "COMPILED WHILE TIMED"),
+        ({"graphs/not_captured": 1}, "WITHOUT CUDA GRAPHS"),
     ],
 )
 def test_what_is_wrong_is_said_loudly(changes: dict[str, object], alarm: str, width: int) -> None:

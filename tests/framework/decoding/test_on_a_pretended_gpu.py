@@ -10,7 +10,13 @@ from omegaconf import OmegaConf
 from drafters.small_transformer import SmallTransformer
 from experiments.config.builders import build, rules, yamls
 from experiments.config.resolvers import register_resolvers
+from experiments.measurement import batch_runner
+from experiments.measurement.bench import measure
+from experiments.measurement.plan import Candidate, Plan
+from experiments.measurement.resource_cache import ResourceCache
+from experiments.measurement.timing import timed
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
+from experiments.tracking.tracker import Point
 from framework.conformance.tiny_models import VOCABULARY, tiny_model, tiny_tokenizer
 from framework.core.draft import Readout
 from framework.core.sampling import Sampling
@@ -23,6 +29,7 @@ from framework.metrics.stopwatch import Stopwatch
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import fingerprint
 from framework.models.target import Target
+from framework.prompts.prompt_set import Prompt, PromptSet
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.pretended_gpu import NAME, MixedDevicesError, pretended_gpu
 
@@ -190,6 +197,28 @@ def test_plain_decoding(sampling, targets):
     assert stages.keys() == {"prefill", "target", "commit"} and min(stages.values()) > 0
     assert waits[1] - waits[0] == 7, gpu.waits  # tokens after the first one
     assert uploads[1] <= uploads[0], gpu.uploads
+
+
+def test_a_measurement_times_stages_in_a_run_of_their_own(targets, tmp_path, monkeypatch):
+    runs = []
+
+    def noted(*arguments, **options):
+        runs.append(timed(*arguments, **options))
+        return runs[-1]
+
+    monkeypatch.setattr(batch_runner, "timed", noted)
+    target, prompts = targets.on_gpu, [Prompt(name="", category="", tokens=tuple(tokens)) for tokens in PROMPTS]
+    prompt_set = PromptSet(prompts=prompts, num_truncated=0, num_skipped=0, chat=False)
+    plan = Plan(prompt_set, batch_size=len(prompts), stopping=STOPPING, repeats=2, seed=0, hugging_face=False)
+    with pretended_gpu():
+        drafter = tiny_factory("small_transformer", VOCABULARY)(target=target)
+        engine = Engine(target=target, drafter=drafter, gamma_policy=FIXED, sampling=SAMPLINGS[0])
+        candidate = Candidate(Point(folder=tmp_path, name="own", study="", settings={}, config={}), engine)
+        (record,) = measure([candidate], target, SAMPLINGS[0], plan, ResourceCache())
+    assert {"prefill", "begin", "draft", "target", "verify"} <= record.stages.keys() and min(record.stages.values()) > 0
+    # Two runs warm up, two are for the stages, and two of each decoder are timed: here, the engine's alone.
+    assert ["verify" in run.stages for run in runs] == [False, False, False, True, False, False, False, False]
+    assert record.metrics["tokens_equal_baseline"] and record.metrics["c"] > 0
 
 
 def plant(monkeypatch, fault):
