@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare benchmark prove gpu test test-slow test-quantised mutants lint docs tour zoo clean
+.PHONY: help venv compare benchmark prove gpu test test-slow test-extras mutants lint docs tour zoo clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -34,9 +34,9 @@ test-slow: $(INSTALLED)  ## Run the slow tests: statistics, sweeps, trainings
 mutants: $(INSTALLED)  ## Mutation tests of the code that exactness depends on; an hour, resumes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
-test-quantised: $(INSTALLED)  ## Install torchao and run the tests of quantised targets
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[quantized]"
-	$(PYTEST) tests/framework/models/test_quantised.py
+test-extras: $(INSTALLED)  ## Install torchao and accelerate, and run the tests of quantised and of sharded targets
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[quantized,tensor_parallel]"
+	$(PYTEST) -m "slow or not slow" tests/framework/models/test_quantised.py tests/framework/models/test_tensor_parallel.py
 
 lint: $(INSTALLED)  ## Check style, formatting and types
 	$(BIN)/ruff check

@@ -21,7 +21,7 @@ from experiments.config.cli_errors import is_point_of_sweep, one_line_errors
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
 from experiments.measurement.bench import measure
-from experiments.measurement.ranks import Ranks, check_devices, joined
+from experiments.measurement.ranks import Ranks, check_devices, joined, sharing_a_target
 from experiments.measurement.resource_cache import ResourceCache, process_cache
 from experiments.reporting.publish import mirror, print_report
 from experiments.results.record import Record
@@ -35,13 +35,18 @@ def main(cfg: DictConfig) -> None:
     if not is_point_of_sweep():
         with one_line_errors():
             check_ranks(cfg)
-            print_report(measure_point(cfg, folder, ResourceCache(), ranks=joined()), folder)
+            print_report(measure_point(cfg, folder, ResourceCache(), ranks=ranks_of(cfg)), folder)
         return
     resources = process_cache()
     with one_line_errors(interrupted=None), error_on_disk(cfg, folder, resources):
         check_ranks(cfg)
-        for record in measure_point(cfg, folder, resources, ranks=joined()):
+        for record in measure_point(cfg, folder, resources, ranks=ranks_of(cfg)):
             print_briefly(record)
+
+
+def ranks_of(cfg: DictConfig) -> Ranks:
+    """The processes of a measurement, which share either its batches or its target."""
+    return sharing_a_target() if cfg.target.get("tensor_parallel") else joined()
 
 
 def check_ranks(cfg: DictConfig) -> None:

@@ -206,6 +206,7 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
             "engine.compile is true, and target.device_map is not null; a round over several GPUs cannot be compiled: "
             "set engine.compile=false, or target.device_map=null"
         )
+    check_sharing(cfg)
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
     build(cfg.gamma)
@@ -215,6 +216,18 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
         if hasattr(drafter, "scheme") and hasattr(drafter, "shape"):  # else the engine's constructor checks
             build_verifier(cfg, drafter.scheme, drafter.shape).check(drafter.scheme, drafter.shape)
     return factories
+
+
+def check_sharing(cfg: DictConfig) -> None:
+    """
+    Raises:
+        ValueError: processes share a target, and its rounds are to be compiled, or the command is not `measure`.
+    """
+    given = cfg.target.get("tensor_parallel")
+    if given and cfg.engine.compile is True:
+        raise ValueError(f"engine.compile is true, and target.tensor_parallel is {given!r}; allowed: false")
+    if given and HydraConfig.initialized() and (name := HydraConfig.get().job.name) != "measure":
+        raise ValueError(f"target.tensor_parallel is {given!r}, and {name} runs in one process; allowed: null")
 
 
 def check_basics(cfg: DictConfig, least: Mapping[str, int], or_null: Iterable[str]) -> None:
@@ -344,7 +357,7 @@ def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     """Whether to compile rounds, given the number of tokens that each decoder generates."""
     if cfg.engine.compile != "auto":
         return bool(cfg.engine.compile)
-    if cfg.target.get("device_map") or target.model.is_recurrent:
+    if cfg.target.get("device_map") or target.model.is_recurrent or target.model.is_sharded:
         return False
     return num_tokens >= GRAPHS_PAY_FROM and why_not(target.device) is None
 

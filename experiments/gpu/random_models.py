@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from drafters.small_transformer import SmallTransformer
 from framework.conformance.tiny_models import tiny_tokenizer
 from framework.models import attention as fused_attention
-from framework.models.attention_choice import AUTO
+from framework.models.attention import AUTO
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import DTYPES, as_draft_model, served
 from framework.models.target import Target

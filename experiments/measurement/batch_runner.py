@@ -37,6 +37,7 @@ from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
 from framework.metrics.token_trace import TokenTrace
 from framework.models.target import Target
+from framework.models.tensor_parallel import agreed
 from framework.verifiers.verifier import Guarantee
 
 PART_BATCHES = 8  # the parts of a round are timed next to at most this many batches, spread evenly over all batches
@@ -189,7 +190,8 @@ class BatchRunner:
         for candidate in asking:
             with self._catching(candidate.point.name, result):
                 parts = self._parts(candidate.engine, batch, plain.tokens, COSTS_REPEATS, every_depth=True)
-                candidate.engine.gamma_policy.use_costs(parts.costs)  # type: ignore[attr-defined]
+                costs = agreed(parts.costs, sharded=self._target.model.is_sharded)
+                candidate.engine.gamma_policy.use_costs(costs)  # type: ignore[attr-defined]
 
     def _parts(
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False

@@ -19,6 +19,7 @@ from experiments.tracking.tracker import NoTracker
 from framework.core.drafter import preserve_learned_state, remembers
 from framework.core.sampling import Sampling
 from framework.models.target import Target
+from framework.models.tensor_parallel import num_processes
 
 
 def measure(
@@ -37,10 +38,10 @@ def measure(
         resources: cache of objects made for this target, such as compiled graphs; new ones are added.
         ranks: processes that share the batches; None: this process only. Whole batches are assigned round-robin, so
             that the rows of a batch do not depend on the number of ranks. Every rank receives the results of all
-            ranks in batch order; rank 0 writes the records.
+            ranks in batch order; the writer writes the records.
 
     Returns:
-        Records of the finished candidates, in the candidates' order; empty on ranks other than 0.
+        Records of the finished candidates, in the candidates' order; empty in a process that is no writer.
 
     Raises:
         ValueError: there are more ranks than batches, or several ranks measure a drafter that learns from prompts.
@@ -56,7 +57,7 @@ def measure(
     with ExitStack() as knew:
         try:
             for candidate in candidates:
-                if ranks.number > 0:
+                if not ranks.is_writer:
                     candidate.tracker = NoTracker()
                 candidate.tracker.start(candidate.point)
                 # Later points may share the drafter.
@@ -64,7 +65,7 @@ def measure(
             _run_batches(candidates, batches, runner, merged, plan, ranks, label=f"T={sampling.temperature:g}")
             origin = _origin(target, started, ranks)
             memory = ranks.all_gather(peak_memory(target.device))
-            for candidate in alive(candidates) if ranks.number == 0 else ():
+            for candidate in alive(candidates) if ranks.is_writer else ():
                 with candidate.ended_by_errors():
                     origin["measuring_seconds"] = time.perf_counter() - start
                     record = build_record(candidate, merged, plan, target, sampling, origin)
@@ -108,7 +109,7 @@ def _run_batches(
 ) -> None:
     """Assign batches to ranks round-robin, and merge results after every wave of one batch per rank."""
     num_steps = len(batches[ranks.number :: ranks.size]) * (len(candidates) + plan.repeats * len(runner.decoders))
-    with Steps(num_steps, is_timed=True, is_hidden=ranks.number > 0) as steps:
+    with Steps(num_steps, is_timed=True, is_hidden=not ranks.is_writer) as steps:
         for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):
             result = BatchResult(wave[ranks.number]) if ranks.number < len(wave) else None
             for doing in runner.run(result) if result else ():
@@ -125,6 +126,7 @@ def _origin(target: Target, started: str, ranks: Ranks) -> dict[str, Any]:
     return provenance(target.device) | {
         "started": started,
         "ranks": ranks.size,
+        "tensor_parallel": num_processes() if target.model.is_sharded else None,
         "attention": target.model.attention,
         "reads_one_by_one": target.model.one_by_one,
     }

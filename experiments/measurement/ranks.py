@@ -10,10 +10,21 @@ TIMEOUT = timedelta(minutes=30)  # for the slowest rank; longer than a batch tak
 
 
 class Ranks:
-    """Number of this process and of all processes in a measurement. Rank 0 writes the results."""
+    """Number of this process and of all processes in a measurement.
 
-    def __init__(self, number: int = 0, size: int = 1):
+    Attributes:
+        number: of this process among those that share the batches.
+        size: number of processes that share the batches.
+        is_writer: whether this process writes the results.
+    """
+
+    def __init__(self, number: int = 0, size: int = 1, *, is_writer: bool | None = None):
+        """
+        Args:
+            is_writer: None: whether this is process 0.
+        """
         self.number, self.size = number, size
+        self.is_writer = number == 0 if is_writer is None else is_writer
 
     def all_gather(self, own: T) -> list[T]:
         """Gather one picklable object per rank, in rank order.
@@ -53,8 +64,13 @@ def joined() -> Ranks:
 
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())  # the default `cuda` device
-    dist.init_process_group("gloo", timeout=TIMEOUT)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
     return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def sharing_a_target() -> Ranks:
+    """The ranks of processes that share one target: each measures every batch, and one writes the results."""
+    return Ranks(is_writer=joined().number == 0)
 
 
 def started_together() -> bool:

@@ -27,6 +27,7 @@ from framework.metrics.graph_counts import GraphCounts, counted_graphs
 from framework.metrics.stopwatch import Clock, Stopwatch
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
+from framework.models.tensor_parallel import agreed
 
 BLOCKS = 3  # each part is timed in this many separate blocks, because the machine's speed drifts
 WARM_UP_SECONDS = 0.05
@@ -295,7 +296,7 @@ def time_parts(
     depths = ends if timer.compiled or not every_depth else range(len(nodes))
     passes = [begun.target_pass(timer, depth) for depth in depths]
     proposing = [begun.drafting(timer)] if nodes[1:] else []
-    medians = _medians(passes, proposing, engine.target.device, repeats)
+    medians = _medians(passes, proposing, engine.target.model, repeats)
     return PartTimes(
         one_row=medians[0],
         nodes=nodes,
@@ -375,12 +376,12 @@ def _drafts(engine: Engine, sequences: Sequences, uniforms: Tensor, texts: Seque
 
 
 def _medians(
-    passes: list[Callable[[], object]], proposing: list[Callable[[], object]], device: torch.device, repeats: int
+    passes: list[Callable[[], object]], proposing: list[Callable[[], object]], model: CachedLM, repeats: int
 ) -> list[float]:
     """Median seconds of each run, interleaved as in a decoding loop."""
     # Plain decoding repeats one-row passes; a round alternates drafting and the deepest pass.
     turns = [[run] for run in passes[:-1]] + [passes[-1:] + proposing]
-    blocks = [[_in_turns(turn, device, -(-repeats // BLOCKS)) for turn in turns] for _ in range(BLOCKS)]
+    blocks = [[_in_turns(turn, model, -(-repeats // BLOCKS)) for turn in turns] for _ in range(BLOCKS)]
     return [
         statistics.median(second for block in blocks for second in block[turn][place])
         for turn, runs in enumerate(turns)
@@ -427,7 +428,7 @@ def drafting_nothing(engine: Engine) -> Engine:
     )
 
 
-def _in_turns(runs: list[Callable[[], object]], device: torch.device, times: int) -> list[list[float]]:
+def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int) -> list[list[float]]:
     """Run the parts in rotation, `times` each after a warm-up that fills the cache.
 
     On a GPU the runs are queued one after the other, as in a decoding loop.
@@ -435,13 +436,15 @@ def _in_turns(runs: list[Callable[[], object]], device: torch.device, times: int
     Returns:
         Seconds of each run of each part.
     """
-    clock = Clock(device)
-    begun, num_runs = time.perf_counter(), 0
-    while num_runs < WARM_UP_RUNS or time.perf_counter() - begun < WARM_UP_SECONDS:
+    clock = Clock(model.device)
+    begun, num_runs, is_warm = time.perf_counter(), 0, False
+    while not is_warm:
         for run in runs:
             run()
         clock.wait()
         num_runs += 1
+        is_warm = num_runs >= WARM_UP_RUNS and time.perf_counter() - begun >= WARM_UP_SECONDS
+        is_warm = agreed(is_warm, sharded=model.is_sharded)
     moments = [clock.now()]
     for run in runs * times:
         run()

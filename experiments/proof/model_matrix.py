@@ -23,7 +23,7 @@ from framework.gamma_policies.fixed import Fixed
 from framework.metrics.equality import differences, within_float32
 from framework.models import attention as fused_attention
 from framework.models import pretrained
-from framework.models.attention_choice import AUTO
+from framework.models.attention import AUTO
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 

@@ -33,6 +33,7 @@ class Record:
         command, commit, versions, machine: command line, source version, package versions and hardware.
         started: start of the measurement, in UTC.
         ranks: number of processes that shared the prompts.
+        tensor_parallel: number of processes that shared the target; None: each had all of it.
         attention: attention implementation of the target.
         reads_one_by_one: whether the target scores a draft token by token.
         measuring_seconds: duration of the whole measurement.
@@ -61,6 +62,7 @@ class Record:
     machine: dict[str, Any] | None = None
     started: str | None = None
     ranks: int | None = None
+    tensor_parallel: int | None = None
     attention: str | None = None
     reads_one_by_one: bool | None = None
     measuring_seconds: float | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from framework.core.option_error import OptionError
 
 LEAST_TEMPERATURE = 1e-30  # float32 logits up to 3e8, divided by it, stay finite
-ENTRIES_AT_ONCE = 2**22  # logits copied per step of `prob_of`: 16 MB
+ENTRIES_AT_ONCE, ENTRIES_ON_GPU = 2**22, 2**26  # logits copied per step of `prob_of`: 16 MB, and 256 MB on a GPU
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class Sampling:
             [B, N] entries of `probs`, in its dtype.
         """
         batch = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
-        step = max(1, ENTRIES_AT_ONCE // logits[:, 0].numel())
+        entries = ENTRIES_AT_ONCE if logits.device.type == "cpu" else ENTRIES_ON_GPU
+        step = max(1, entries // logits[:, 0].numel())
         found = torch.empty(tokens.shape, device=tokens.device)
         for start, piece in zip(range(0, logits.shape[1], step), logits.split(step, dim=1), strict=True):
             here = self.probs(piece)[batch, (rows - start).clamp(0, piece.shape[1] - 1), tokens]
@@ -127,18 +128,28 @@ def _floating(logits: Tensor) -> Tensor:
 
 def _in_nucleus(probs: Tensor, mass: Tensor) -> Tensor:
     """[..., V] bool: the most likely entries until they sum to `mass`, the crossing one included; least ids on ties."""
-    bound = _least_of_mass(probs, mass)
+    bound = (_least_by_bits if probs.device.type == "cpu" else _least_by_sorting)(probs, mass)
     above, tied = probs > bound, probs == bound
     mass_above = torch.where(above, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64)
     mass_before = mass_above + (tied.cumsum(-1) - 1) * bound.double()
     return above | (tied & (mass_before < mass))
 
 
-def _least_of_mass(probs: Tensor, mass: Tensor) -> Tensor:
+def _least_by_sorting(probs: Tensor, mass: Tensor) -> Tensor:
     """[..., 1]: the largest bound such that the entries of probs [..., V] at or above it sum to at least `mass`.
 
-    A binary search over the bits of the bound: non-negative floats are ordered like their bit patterns. Sorting 128k
-    entries takes longer.
+    The bound is 0 if all entries sum to less.
+    """
+    ordered = probs.sort(-1, descending=True).values
+    num_below = (ordered.cumsum(-1, dtype=torch.float64) < mass).sum(-1, keepdim=True)
+    least = ordered.gather(-1, num_below.clamp(max=probs.shape[-1] - 1))
+    return torch.where(num_below < probs.shape[-1], least, 0.0)
+
+
+def _least_by_bits(probs: Tensor, mass: Tensor) -> Tensor:
+    """As `_least_by_sorting`, by a binary search over the bits of the bound.
+
+    Non-negative floats are ordered like their bit patterns. On a CPU, sorting 128k entries takes longer.
     """
     kind, num_bits = (torch.int64, 62) if probs.dtype == torch.float64 else (torch.int32, 30)
     bits = probs.view(kind)

@@ -26,10 +26,10 @@ class Autoregressive:
             compiled: whether to compile the device's part of a step into one graph; the first step then takes a minute.
 
         Raises:
-            ValueError: `compiled` is set for a target with recurrent layers.
+            ValueError: `compiled` is set for a target with recurrent layers, or for a sharded one.
         """
         if compiled:
-            target.model.refuse_recurrent("engine.compile is true", "false")
+            target.model.refuse_compiling()
         self.target = target
         self.sampling = sampling
         self._graph = Compiled(self._on_device, target.device) if compiled else None

@@ -45,7 +45,8 @@ class Engine:
 
         Raises:
             ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter that learns,
-                or a target with recurrent layers is given with `compiled` or a drafter of trees.
+                a target with recurrent layers is given with `compiled` or a drafter of trees, or a sharded one with
+                `compiled`.
         """
         verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
         verifier.check(drafter.scheme, drafter.shape)
@@ -60,7 +61,7 @@ class Engine:
                 "drafters that draft chains, such as drafter=small_transformer or prompt_lookup",
             )
         if compiled:
-            target.model.refuse_recurrent("engine.compile is true", "false")
+            target.model.refuse_compiling()
         self.target = target
         self.drafter = drafter
         self.verifier = verifier

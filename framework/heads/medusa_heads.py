@@ -45,7 +45,8 @@ class MedusaHeads(nn.Module):
         self.output = output
         layer = target.model.model.get_output_embeddings()
         self._width, hidden_size = target.vocabulary_size, layer.weight.shape[1]
-        zeros = layer.weight.new_zeros(num_heads, hidden_size, hidden_size)
+        like = {"dtype": layer.weight.dtype, "device": layer.weight.device}  # the weight itself may be sharded
+        zeros = torch.zeros(num_heads, hidden_size, hidden_size, **like)
         self.weights = nn.Parameter(zeros)  # A
         self.biases = nn.Parameter(zeros[:, 0].clone())  # b
         if output == "mapped":

@@ -1,18 +1,24 @@
-"""Grouped-query attention that reads shared keys once, and fuses into one kernel for few tokens.
+"""Attention implementations that a model may run with; among them our own, which reads shared keys once.
 
 B rows, M tokens read, W slots seen, K key-value heads, G query heads for each of these, D size of a key, E of a value.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "fused"
+# Flash attention takes no explicit mask, and flex attention no dense one.
+IMPLEMENTATIONS = (NAME, "sdpa", "eager")
+AUTO = "auto"  # fused attention if the probe passes with it, else the model's own
+CHOICES = (AUTO, *IMPLEMENTATIONS)
 MOST_TOKENS = 16  # over all rows; sdpa is faster for more
 # Arguments of transformers' sdpa, which is called if dropout or position_bias is in use.
 SDPA_ARGUMENTS = ("scaling", "is_causal", "dropout", "position_bias")
@@ -20,8 +26,37 @@ SDPA_ARGUMENTS = ("scaling", "is_causal", "dropout", "position_bias")
 KNOWN_ARGUMENTS = {*SDPA_ARGUMENTS, "position_ids", "sliding_window", "use_cache", "output_router_logits"}
 
 
+def attention_of(model: PreTrainedModel) -> str:
+    """Name of the attention implementation of a model's decoder."""
+    return str(model.config.get_text_config()._attn_implementation)
+
+
+def own_attention(model: PreTrainedModel) -> str:
+    """Name of the attention implementation that transformers chooses for a model by default."""
+    return model.get_correct_attn_implementation(None) if can_change(model) else attention_of(model)
+
+
+def can_change(model: PreTrainedModel) -> bool:
+    """Whether a loaded model can switch to another implementation; older architectures have only their own."""
+    return model._can_set_attn_implementation()
+
+
+@contextmanager
+def running_with(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Run a model with another attention implementation in the block."""
+    before = attention_of(model)
+    if implementation == before:
+        yield
+        return
+    model.set_attn_implementation(implementation)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
 def register() -> None:
-    """Register this attention with transformers under its name."""
+    """Register fused attention with transformers under its name."""
     AttentionInterface.register(NAME, fused_attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from framework.core.sequences import Sequences
 from framework.core.tree import Tree
-from framework.models.attention_choice import attention_of, own_attention, running_with
+from framework.models.attention import attention_of, own_attention, running_with
 from framework.models.attention_masks import AttentionMasks
 from framework.models.cache_slots import Slots
 from framework.models.encoder_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
@@ -24,6 +24,7 @@ from framework.models.model_support import longest_context, why_unsupported
 from framework.models.probe import probe
 from framework.models.recurrent_reading import RecurrentReader
 from framework.models.recurrent_states import RecurrentStates, WithoutPositions, cache_kinds, only_recurrent_layers
+from framework.models.tensor_parallel import is_sharded
 
 # Passes over more tokens per row than this compute only the logits selected by `keep`.
 FEW_TOKENS = 16
@@ -41,6 +42,7 @@ class CachedLM:
         context: most positions that a row may have.
         masks: attention masks of its passes; `probe` shortens their spans.
         recurrent: reader of its recurrent layers; None: it has none.
+        is_sharded: whether other processes hold parts of it, and run the same passes.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class CachedLM:
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
         self.model = model.eval()
+        self.is_sharded = is_sharded(model)
         self.vocabulary_size = vocabulary_size
         self.context: int = context or longest_context(model.config.get_text_config()) or 0
         self.text_start = decoder_start(model) if model.config.is_encoder_decoder else []
@@ -99,6 +102,16 @@ class CachedLM:
     def one_by_one(self) -> bool:
         """Whether recurrent layers read a draft in one pass per token, so that speculation cannot pay off."""
         return self.recurrent is not None and self.recurrent.one_by_one
+
+    def refuse_compiling(self) -> None:
+        """Reject a model whose rounds cannot be compiled.
+
+        Raises:
+            ValueError: the model has recurrent layers, or processes share it.
+        """
+        self.refuse_recurrent("engine.compile is true", "false")
+        if self.is_sharded:
+            raise ValueError("engine.compile is true, and target.tensor_parallel is 'auto'; allowed: false")
 
     def refuse_recurrent(self, given: str, allowed: str) -> None:
         """Reject a model with recurrent layers, for a use that is not exact with them.

@@ -4,7 +4,7 @@ import inspect
 
 from transformers import PretrainedConfig, PreTrainedModel
 
-from framework.models.attention_choice import IMPLEMENTATIONS
+from framework.models.attention import IMPLEMENTATIONS
 from framework.models.attention_masks import CHUNKED, FULL, SLIDING, layer_kinds
 from framework.models.encoder_decoder import decoder_start
 from framework.models.recurrent_states import BOTH, NOTHING, ONLY_STATES, has_recurrent_layers, only_recurrent_layers

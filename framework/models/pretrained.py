@@ -35,12 +35,13 @@ from framework.core.option_error import (
     UnreadableError,
 )
 from framework.models import attention as fused_attention
-from framework.models.attention_choice import AUTO, CHOICES, can_change, own_attention
+from framework.models.attention import AUTO, CHOICES, can_change, own_attention
 from framework.models.cached_lm import CachedLM
 from framework.models.generation_options import active_options, check_generation
 from framework.models.hub import why_unreachable
 from framework.models.model_support import longest_context
 from framework.models.target import Target
+from framework.models.tensor_parallel import check_tensor_parallel, sharding, whole
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 # Packages that transformers needs to load quantised weights, by method; the errors of other methods name theirs.
@@ -66,6 +67,7 @@ def load_target(
     tokenizer: str | None = None,
     generation: str | dict[str, Any] = "model",
     tf32: bool = False,
+    tensor_parallel: str | None = None,
 ) -> Target:
     """Load the target, the model whose output distribution is promised.
 
@@ -82,14 +84,17 @@ def load_target(
         generation: "model": apply the logits processors of the model's generation_config, as `generate` does;
             "ignore": apply none; a mapping: replace single options of the generation_config.
         tf32: whether float32 products, those of all models in this process, may be rounded to TensorFloat-32.
+        tensor_parallel: "auto": every process that torchrun started holds a part of the weights, divided by
+            transformers' plan for the architecture, and runs the same rounds; None: this process holds all of them.
 
     Raises:
         OSError: `path` cannot be loaded, or the hub cannot be reached.
         ValueError: a setting is unknown, the model cannot be served exactly, or an active option of its
             generation_config is not supported.
-        ImportError: device_map is set, and the package accelerate is not installed.
+        ImportError: device_map or tensor_parallel is set, and the package accelerate is not installed.
     """
     check_device_map(device_map, device)
+    check_tensor_parallel(tensor_parallel, device_map)
     check_generation(generation)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
@@ -97,7 +102,8 @@ def load_target(
     beside = place if tokenizer is None else _locate(tokenizer, option="tokenizer", holding=TOKENIZER_FILES)
     its_tokenizer = _load_tokenizer(beside, advice="; tokenizer may name another one")
     _check_generation_config(place, generation)
-    model = _load_model(place, dtype, device_named(device), attention, device_map=device_map)
+    shards = tensor_parallel is not None
+    model = _load_model(place, dtype, device_named(device), attention, device_map=device_map, shards=shards)
     vocabulary_size = _vocabulary_size(its_tokenizer, model)
     if tokenizer is not None and (num_tokens := _num_ids(its_tokenizer)) > vocabulary_size:
         allowed = f"up to {vocabulary_size - 1}, which path has embeddings for"
@@ -360,7 +366,7 @@ def fingerprint(model: torch.nn.Module) -> str:
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     saved = model.state_dict()
     for name, tensor in saved.items():
-        yield from _plain(name, tensor)
+        yield from _plain(name, whole(tensor))
     for name, buffer in model.named_buffers():
         if name not in saved:
             yield name, buffer.bfloat16()
@@ -472,6 +478,7 @@ def _load_model(
     attention: str,
     *,
     device_map: str | dict[str, int | str] | None = None,
+    shards: bool = False,
 ) -> PreTrainedModel:
     if dtype not in DTYPES:
         raise OptionError("dtype", dtype, ", ".join(DTYPES))
@@ -482,6 +489,9 @@ def _load_model(
     with place.loading():
         config = AutoConfig.from_pretrained(place.path, **options)
         check_quantisation(getattr(config, "quantization_config", None))
+    if shards:
+        options |= sharding(config)
+    with place.loading():
         model, report = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_pretrained(
             place.path,
             dtype=DTYPES[dtype],
@@ -492,7 +502,7 @@ def _load_model(
         )
         if missing := sorted(report["missing_keys"]):
             raise ValueError(f"{len(missing)} weights are not in its files, {missing[0]} among them")
-        if device_map is None and model.device != device:
+        if device_map is None and not shards and model.device != device:
             model.to(device)
         elif device_map is not None and (elsewhere := _off_gpus(model.hf_device_map)):
             raise ValueError(

@@ -16,7 +16,17 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from framework.core.sampling import LEAST_TEMPERATURE, Sampling, _in_nucleus, argmax, draw, draw_several, largest
+from framework.core.sampling import (
+    LEAST_TEMPERATURE,
+    Sampling,
+    _in_nucleus,
+    _least_by_bits,
+    _least_by_sorting,
+    argmax,
+    draw,
+    draw_several,
+    largest,
+)
 
 NAN, INF = float("nan"), float("inf")
 ALMOST_ONE = math.nextafter(1, 0)
@@ -134,6 +144,19 @@ def test_the_nucleus_ends_where_its_mass_is_reached() -> None:
                 assert kept.nonzero().flatten().tolist() == sorted(order[:number])
                 more = _in_nucleus(probs, torch.tensor(reached / 64 + 1e-9, dtype=torch.float64))
                 assert more.nonzero().flatten().tolist() == sorted(order[: number + 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sorting_finds_the_nucleus_of_the_search_by_bits(dtype: torch.dtype) -> None:
+    """Masses of 0 to 31 parts of a power of two: sums are exact in any order; many ties, and subnormal masses."""
+    parts = torch.randint(32, (200, 50), generator=torch.Generator().manual_seed(0))
+    for scale in (2.0**-10, torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps):
+        masses = parts.to(dtype) * scale
+        for share in (1 / 64, 0.5, 63 / 64, 1.0, 1.5):
+            mass = (share * parts.sum(-1, keepdim=True)).double() * scale
+            expected = _least_by_bits(masses, mass)
+            assert torch.equal(_least_by_sorting(masses, mass), expected)
+    assert (expected == 0).all()
 
 
 def test_temperature_zero_is_the_argmax_with_the_smallest_id_on_ties() -> None:

@@ -12,8 +12,7 @@ from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
 from framework.core.tree import Chain, Tree
 from framework.drafting.drafter_cache import DrafterCache
-from framework.models.attention import NAME
-from framework.models.attention_choice import own_attention, running_with
+from framework.models.attention import NAME, own_attention, running_with
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 
 GPT_NEO = {"num_layers": 2, "num_heads": 4}
