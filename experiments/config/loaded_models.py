@@ -93,7 +93,12 @@ class LoadedModels:
         generation: Any = OmegaConf.to_container(node, resolve=True)["generation"]  # type: ignore[index, call-overload]
         with options_under("target"):
             return as_target(
-                self.target, self.tokenizer, attention=node.attention, context=node.context, generation=generation
+                self.target,
+                self.tokenizer,
+                attention=node.attention,
+                context=node.context,
+                generation=generation,
+                prefill_chunk=node.prefill_chunk,
             )
 
     def with_draft_model(self, factory: Callable[..., Drafter], node: DictConfig) -> Callable[..., Drafter]:

@@ -52,6 +52,7 @@ class CachedLM:
         vocabulary_size: int,
         context: int | None = None,
         num_known: int | None = None,
+        prefill_chunk: int | None = None,
     ):
         """
         Args:
@@ -60,15 +61,17 @@ class CachedLM:
             context: most positions that a row may have; None: the model's own limit.
             num_known: number of tokens that the model was trained with, if its tokenizer has fewer than the target's;
                 None: the vocabulary size in its config.
+            prefill_chunk: most tokens per row that one pass reads of a prompt; None: all of them.
 
         Raises:
-            ValueError: the model cannot be served exactly; the message gives the reason.
+            ValueError: the model cannot be served exactly, or not in chunks; the message gives the reason.
         """
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
         self.model = model.eval()
         self.is_sharded = is_sharded(model)
         self.vocabulary_size = vocabulary_size
+        self.prefill_chunk = prefill_chunk
         self.context: int = context or longest_context(model.config.get_text_config()) or 0
         self.text_start = decoder_start(model) if model.config.is_encoder_decoder else []
         self._output_layer = OutputLayerHook(self.model)
@@ -81,6 +84,8 @@ class CachedLM:
         self._decoder: Any = WithoutPositions(model) if only_recurrent_layers(config) else model
         if self.text_start:
             self._decoder = ConditionedDecoder(model, self._slots.cache)
+        if prefill_chunk is not None:
+            self.refuse_recurrent(f"target.prefill_chunk is {prefill_chunk}", "null")
         if reason := probe(self):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
 
@@ -173,11 +178,35 @@ class CachedLM:
             tree: structure of the tokens; start is then the position of pending. None, or a chain: consecutive tokens.
             first: row of tokens[:, 0] among the tree's [pending, nodes...].
         """
+        if self.prefill_chunk is not None and tokens.shape[1] > self.prefill_chunk and (tree is None or tree.is_chain):
+            return self._read_in_chunks(tokens, start, self.prefill_chunk, visible=visible, keep=keep)
         if self.recurrent is None:
             return self._pass(tokens, start, visible=visible, keep=keep, tree=tree, first=first)
         if tree is not None and not tree.is_chain:
             self.refuse_recurrent("a tree is to be read", "chains")
         return self.recurrent.read(self._pass, tokens, start, visible=visible, keep=keep)
+
+    def _read_in_chunks(
+        self, tokens: Tensor, start: Tensor | None, size: int, *, visible: int, keep: Tensor | None
+    ) -> ForwardOutput:
+        """Read consecutive tokens in passes over at most `size` of them; other arguments as for `forward`."""
+        num_tokens, logits, hidden_states = tokens.shape[1], [], None
+        for first in range(0, num_tokens, size):
+            piece = tokens[:, first : first + size]
+            last = first + piece.shape[1] - 1
+            begin = torch.full_like(tokens[:, 0], first) if start is None else start + first
+            is_first = start is None and not first
+            seen = last + 1 if start is None else visible
+            here = None if keep is None else (keep - first).clamp(0, last - first)
+            output = self._pass(piece, None if is_first else begin, visible=seen, keep=here)
+            if hidden_states is None:  # one buffer for all, since those of a long prompt take much memory
+                hidden_states = output.hidden_states.new_empty(*tokens.shape, output.hidden_states.shape[2])
+            hidden_states[:, first : last + 1] = output.hidden_states
+            logits.append(output.logits)
+        assert hidden_states is not None
+        if keep is None:
+            return ForwardOutput(torch.cat(logits, 1), hidden_states)
+        return ForwardOutput(rows_of(torch.cat(logits, 1), keep // size), hidden_states, keep)
 
     def _pass(
         self,

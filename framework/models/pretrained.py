@@ -34,9 +34,10 @@ from framework.core.option_error import (
     UnreachableError,
     UnreadableError,
 )
+from framework.core.validation import check_whole
 from framework.models import attention as fused_attention
 from framework.models.attention import AUTO, CHOICES, can_change, own_attention
-from framework.models.cached_lm import CachedLM
+from framework.models.cached_lm import FEW_TOKENS, CachedLM
 from framework.models.generation_options import active_options, check_generation
 from framework.models.hub import why_unreachable
 from framework.models.model_support import longest_context
@@ -68,6 +69,7 @@ def load_target(
     generation: str | dict[str, Any] = "model",
     tf32: bool = False,
     tensor_parallel: str | None = None,
+    prefill_chunk: int | None = None,
 ) -> Target:
     """Load the target, the model whose output distribution is promised.
 
@@ -86,6 +88,8 @@ def load_target(
         tf32: whether float32 products, those of all models in this process, may be rounded to TensorFloat-32.
         tensor_parallel: "auto": every process that torchrun started holds a part of the weights, divided by
             transformers' plan for the architecture, and runs the same rounds; None: this process holds all of them.
+        prefill_chunk: most tokens per row that one pass of the target, or of a draft model, reads of a prompt, which
+            bounds the memory of long prompts; None: all of them.
 
     Raises:
         OSError: `path` cannot be loaded, or the hub cannot be reached.
@@ -95,6 +99,7 @@ def load_target(
     """
     check_device_map(device_map, device)
     check_tensor_parallel(tensor_parallel, device_map)
+    check_whole("prefill_chunk", prefill_chunk, least=FEW_TOKENS, or_null=True)
     check_generation(generation)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
@@ -108,7 +113,14 @@ def load_target(
     if tokenizer is not None and (num_tokens := _num_ids(its_tokenizer)) > vocabulary_size:
         allowed = f"up to {vocabulary_size - 1}, which path has embeddings for"
         raise OptionError("tokenizer", tokenizer, allowed, f"with ids up to {num_tokens - 1}")
-    return as_target(model, its_tokenizer, attention=attention, context=context, generation=generation)
+    return as_target(
+        model,
+        its_tokenizer,
+        attention=attention,
+        context=context,
+        generation=generation,
+        prefill_chunk=prefill_chunk,
+    )
 
 
 def as_target(
@@ -118,6 +130,7 @@ def as_target(
     attention: str = AUTO,
     context: int | None = None,
     generation: str | dict[str, Any] = "model",
+    prefill_chunk: int | None = None,
 ) -> Target:
     """Target of a loaded model, which is used in place, in evaluation mode and with the requested attention.
 
@@ -127,13 +140,14 @@ def as_target(
         attention: attention implementation, as for `load_target`.
         context: most positions to use, as for `load_target`.
         generation: logits processors, as for `load_target`.
+        prefill_chunk: tokens per pass over a prompt, as for `load_target`.
 
     Raises:
         ValueError: the model cannot be served exactly, or an active option of its generation_config is not supported.
     """
     vocabulary_size = _vocabulary_size(tokenizer, model)
     return Target(
-        model=served(model, attention, vocabulary_size=vocabulary_size, context=context),
+        model=served(model, attention, vocabulary_size=vocabulary_size, context=context, prefill_chunk=prefill_chunk),
         tokenizer=tokenizer,
         vocabulary_size=vocabulary_size,
         fingerprint=fingerprint(model),
@@ -219,6 +233,7 @@ def as_draft_model(
         vocabulary_size=target.vocabulary_size,
         num_known=num_known,
         context=min(target.model.context, limit),
+        prefill_chunk=target.model.prefill_chunk,
     )
 
 
@@ -255,7 +270,9 @@ def _load_other_model(target: Target, *, place: "_Place", path: str, dtype: str,
         raise OptionError("path", path, "a decoder-only model", "an encoder-decoder model")
     context = longest_context(model.config.get_text_config()) or target.model.context
     vocabulary_size = _vocabulary_size(tokenizer, model)
-    return OtherModel(served(model, attention, vocabulary_size=vocabulary_size, context=context), tokenizer)
+    chunk = target.model.prefill_chunk
+    cached = served(model, attention, vocabulary_size=vocabulary_size, context=context, prefill_chunk=chunk)
+    return OtherModel(cached, tokenizer)
 
 
 def _vocabulary_size(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:

@@ -198,6 +198,28 @@ def test_batches_of_any_shape(prompt_lengths, attention):
     play(tiny_cached_lm("llama", attention=attention), prompt_lengths, gammas=(0, 3, 0))
 
 
+@pytest.mark.parametrize("chunk", [1, 3, 7, 19])
+@pytest.mark.parametrize(("family", "config"), [("llama", {}), ("gpt2", {}), ("mistral", {"sliding_window": 4})])
+def test_prompts_are_read_in_chunks(monkeypatch, family, config, chunk):
+    lm = CachedLM(tiny_model(family, **config), vocabulary_size=50, prefill_chunk=chunk)
+    widths, honest = [], lm._pass
+
+    def noted(tokens, *rest, **options):
+        widths.append(tokens.shape[1])
+        return honest(tokens, *rest, **options)
+
+    monkeypatch.setattr(lm, "_pass", noted)
+    rounds = Rounds(lm).prefill()
+    assert widths == [chunk] * (20 // chunk) + [20 % chunk] * (20 % chunk > 0)
+    for gamma in (3, 0, 4):
+        rounds.round(gamma)
+
+
+def test_recurrent_layers_do_not_read_in_chunks():
+    with pytest.raises(ValueError, match=r"target.prefill_chunk is 32, and .* has recurrent layers; allowed: null"):
+        CachedLM(tiny_model("mamba"), vocabulary_size=50, prefill_chunk=32)
+
+
 def test_finished_rows_read_on_without_harm():
     rounds = Rounds(tiny_cached_lm()).prefill()
     assert rounds.sequences.lengths[1] == 2
@@ -286,9 +308,10 @@ def test_what_was_accepted_of_its_own_draft_needs_no_second_reading(monkeypatch,
             assert cache.cached.equal(before + is_kept.sum(1))  # pending and the path but for its last node
 
 
+@pytest.mark.parametrize("chunk", [None, 6])
 @pytest.mark.parametrize("longest", [FEW_TOKENS - 1, FEW_TOKENS + 20])
-def test_kept_logits_are_a_choice_of_all_logits(longest):
-    lm = tiny_cached_lm()
+def test_kept_logits_are_a_choice_of_all_logits(longest, chunk):
+    lm = CachedLM(tiny_model(), vocabulary_size=50, prefill_chunk=chunk)
     tokens = torch.randint(0, 50, (4, longest), generator=torch.Generator().manual_seed(0))
     keep = torch.tensor([longest - 1, 0, 5, 5])
     lm.begin(4, longest + 1)
