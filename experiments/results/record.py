@@ -7,6 +7,7 @@ from typing import Any, Self
 from experiments.results.renamed_keys import with_current_keys
 
 RECORD_FILE = "record.json"  # in the folder of its point
+STAGES = ("draft", "target", "verify", "commit", "observe", "replay", "learn")  # of a round, in order
 VERSION = 2  # a file without a version has version 1; some of its keys have since been renamed
 
 

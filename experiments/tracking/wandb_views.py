@@ -8,6 +8,7 @@ import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 from wandb_workspaces.reports.v2.interface import BlockTypes, PanelTypes, UnknownPanel
 
+from experiments.results.record import STAGES
 from experiments.tracking.wandb_reading import PROBE_SECONDS
 from experiments.tracking.wandb_sending import probe
 
@@ -27,7 +28,6 @@ PINNED = (
     "summary:ms_per_token",
 )
 PICTURES = ("speedups", "alpha_by_position", "round_time", "over_gamma", "over_batch_size", "gamma_policies")
-STAGES = ("draft", "target", "verify", "commit", "observe", "replay", "learn")
 
 
 def save_views(entity: str, project: str, *, group: str | None, temperatures: Sequence[float]) -> dict[str, str]:

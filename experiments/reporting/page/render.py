@@ -17,7 +17,7 @@ from experiments.reporting.page.tokens import token_view
 from experiments.reporting.plots.picture_style import look_of
 from experiments.reporting.plots.pictures import STAGE_COLOURS, stages_per_round
 from experiments.reporting.tables.comparison_table import table_notes
-from experiments.reporting.tables.fastest import fastest
+from experiments.reporting.tables.fastest import PLAIN, Entry, fastest
 from experiments.reporting.tables.text_table import ALARM
 from experiments.reporting.token_colours import page_rules
 from experiments.results.acceptance import alpha_by_category, categories
@@ -125,15 +125,19 @@ def _machine(record: Record) -> str:
 
 
 def _highlights(groups: Sequence[Group], points: Sequence[Point]) -> list[tuple[str, Point, str]]:
-    """Per group: its title, its fastest lossless point, and a remark if others overlap with its 95% interval."""
+    """Per group: its title, its fastest lossless point, and a remark if it is not clearly faster than all others."""
     found: dict[str, Point] = {}
     for point in points:
         if point.metric("speedup/measured") is not None and not point.is_lossy:
             found.setdefault(point.group, point)
-    overlapping = {group.title: result[1] for group in groups if (result := fastest(group))}
-    return [
-        (title, point, "not clearly the fastest" if overlapping.get(title) else "") for title, point in found.items()
-    ]
+    remarks = {group.title: _remark(*result) for group in groups if (result := fastest(group))}
+    return [(title, point, remarks.get(title, "")) for title, point in found.items()]
+
+
+def _remark(first: Entry, overlapping: Sequence[Entry]) -> str:
+    if overlapping:
+        return "not clearly the fastest"
+    return "slower than plain decoding" if first.name == PLAIN else ""
 
 
 def _by_category(points: Sequence[Point]) -> list[tuple[Point, dict[str, float]]]:

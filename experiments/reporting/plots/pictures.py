@@ -25,22 +25,15 @@ from experiments.reporting.plots.picture_style import (
 )
 from experiments.reporting.plots.sweep_pictures import draw_sweeps
 from experiments.results.acceptance import alphas_by_position
-from experiments.results.record import Record
+from experiments.results.record import STAGES, Record
 from experiments.results.records import Group, group_records, is_lossy
 
 Row = tuple[str, Record]  # a label and its record
 Panel = tuple[str, list[Row]]  # a group's title and its rows
 
 # Greys for the models and violets for the loop: they differ in lightness, and from the colours of drafters.
-STAGE_COLOURS = {
-    "draft": "#6E6E6E",
-    "target": "#CFCFCF",
-    "verify": "#3B2A80",
-    "commit": "#7B68C8",
-    "observe": "#BFB4EA",
-    "replay": "#9E9E9E",
-    "learn": "#E3DDF8",
-}
+_COLOURS = ("#6E6E6E", "#CFCFCF", "#3B2A80", "#7B68C8", "#BFB4EA", "#9E9E9E", "#E3DDF8")
+STAGE_COLOURS = dict(zip(STAGES, _COLOURS, strict=True))
 
 
 def draw_pictures(records: Sequence[Record], folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from experiments.results.records import Group, is_lossy
 
 MOST_NAMED = 3  # points listed in a line
+PLAIN = "plain decoding"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def fastest(group: Group) -> tuple[Entry, list[Entry]] | None:
             entries.append(Entry(label, speedup, low, high))
     if not entries:
         return None
-    entries = sorted([*entries, Entry("plain decoding", 1, 1, 1)], key=lambda each: -each.speedup)
+    entries = sorted([*entries, Entry(PLAIN, 1, 1, 1)], key=lambda each: -each.speedup)
     first, *others = entries
     return first, [other for other in others if other.high >= first.low]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from experiments.reporting.page.bar_charts import round_panels, speedup_panels
@@ -48,6 +49,18 @@ def test_the_table_has_every_point_and_plain_decoding(tmp_path: Path) -> None:
     assert [row[column] for row in rows if row[2] == "T = 0, batch_size 1"] == ["2.53", "1.64", "0.90", "1.00", "0.80"]
     assert rows[2][0].startswith("<i>typical</i>") and "≠ LOSSY" in rows[2][0]
     assert len(rows) == 7 + 2 * 4
+
+
+@pytest.mark.parametrize(("speedup", "high", "remark"), [
+    (1.5, 1.6, None), (0.9, 1.1, "not clearly the fastest"), (0.9, 0.95, "slower than plain decoding"),
+])  # fmt: skip
+def test_the_fastest_drafter_is_named_with_its_place(
+    tmp_path: Path, speedup: float, high: float, remark: str | None
+) -> None:
+    ends = {"speedup/ci_low": speedup - 0.1, "speedup/ci_high": high}
+    page = written([make_record("ngram", 0, speedup, **ends)], tmp_path)
+    remarks = ("not clearly the fastest", "slower than plain decoding")
+    assert [each for each in remarks if each in page] == ([remark] if remark else [])
 
 
 def test_a_drafter_has_one_colour_wherever_it_stands() -> None:
