@@ -57,11 +57,19 @@ class TargetFacts:
     fingerprint: str
     context: int
     text_start: list[int]
+    prefill_chunk: int | None
 
     @classmethod
     def of(cls, target: Target) -> "TargetFacts":
         model = target.model
-        return cls(target.tokenizer, target.vocabulary_size, target.fingerprint, model.context, model.text_start)
+        return cls(
+            target.tokenizer,
+            target.vocabulary_size,
+            target.fingerprint,
+            model.context,
+            model.text_start,
+            model.prefill_chunk,
+        )
 
 
 class _Elsewhere(Exception):
@@ -77,6 +85,7 @@ class _AbsentModel:
 
     def __init__(self, facts: TargetFacts):
         self.context, self.text_start, self.device = facts.context, facts.text_start, torch.device("cpu")
+        self.prefill_chunk = facts.prefill_chunk
 
     def __getattr__(self, name: str) -> Any:
         raise _Elsewhere(
