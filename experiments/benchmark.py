@@ -71,7 +71,7 @@ class Entry:
         loop: engine whose parts are timed: the decoder itself, or for the baseline an engine at gamma 0.
         runs: timed batches, `runs[repeat][batch]`.
         with_parts: every run with the times of the loop's parts, taken right after it.
-        stages: seconds by stage of every batch.
+        stages: seconds by stage, `stages[repeat][batch]`; on a GPU, of one run that is not timed otherwise.
         compile_seconds: extra time of the first generations over the second ones; 0 if nothing is compiled.
     """
 
@@ -81,7 +81,7 @@ class Entry:
     loop: Engine | None = None
     runs: list[list[Timed]] = field(default_factory=list)
     with_parts: list[tuple[Timed, PartTimes]] = field(default_factory=list)
-    stages: list[dict[str, float]] = field(default_factory=list)
+    stages: list[list[dict[str, float]]] = field(default_factory=list)
     compile_seconds: float = 0.0
 
 
@@ -203,7 +203,8 @@ class Benchmark:
             for batch in batches:
                 first = self._timed(entry, batch)
                 again = self._timed(entry, batch, every_stage=True)
-                entry.stages.append(again.stages)
+                if self._target.device.type != "cpu":
+                    entry.stages = [[*(entry.stages or [[]])[0], again.stages]]
                 if entry.mode == "compiled":
                     entry.compile_seconds += max(0.0, first.seconds - again.seconds)
                 if entry.loop:
@@ -253,7 +254,7 @@ class Benchmark:
             decode_ms=statistics.median(map(decode_ms, entry.runs)),
             over=self._over(entry),
             compile_seconds=entry.compile_seconds,
-            stages_ms=_stages_ms(entry.stages),
+            stages_ms=_stages_ms(entry.stages or [[run.stages for run in repeat] for repeat in entry.runs]),
             **explained,
         )
 
@@ -289,10 +290,13 @@ class Benchmark:
         return {ours: metrics.get(name) for ours, name in names.items()}
 
 
-def _stages_ms(batches: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Milliseconds by stage, summed over all prompts."""
-    stages = sorted({stage for batch in batches for stage in batch})
-    return {stage: 1000 * sum(batch.get(stage, 0.0) for batch in batches) for stage in stages}
+def _stages_ms(repeats: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """Milliseconds by stage, summed over all prompts; medians over repeats."""
+    stages = sorted({stage for repeat in repeats for batch in repeat for stage in batch})
+    return {
+        stage: 1000 * statistics.median(sum(batch.get(stage, 0.0) for batch in repeat) for repeat in repeats)
+        for stage in stages
+    }
 
 
 def table(rows: list[Row]) -> Cells:

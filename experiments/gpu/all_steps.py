@@ -52,9 +52,9 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def run_all(steps: list[str], folder: Path, run: Callable[[Path], int]) -> None:
-    """Run a process until it ends all steps or fails in one; then another one runs the steps after that.
+    """Run the steps in a process, and start another after each failed step.
 
-    An error on a GPU may leave its process without one, so a failed step ends its process.
+    After a CUDA error a process can use its GPU no more, so a failed step ends its process.
 
     Raises:
         ChildProcessError: no step began, because of the device or the installation.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from experiments.gpu.findings import Findings
-from experiments.gpu.profiling import seconds_each
+from experiments.gpu.profiling import copied_bytes_per_second, seconds_each
 from experiments.results.provenance import driver_state, provenance
 
 
@@ -17,13 +17,6 @@ def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> N
     findings.measure("bf16 product", operations_per_second(size, device) / 1e12, f"TFLOP/s at {size}³")
     if device.type == "cuda":
         findings.note(after_the_product=driver_state(device))
-
-
-def copied_bytes_per_second(mebibytes: int, device: torch.device) -> float:
-    """Bytes read and written per second by a copy of that size on the device."""
-    source = torch.ones(mebibytes * 2**20, dtype=torch.uint8, device=device)
-    copy = torch.empty_like(source)
-    return 2 * source.numel() / seconds_each(lambda: copy.copy_(source), device, times=10)
 
 
 def operations_per_second(size: int, device: torch.device) -> float:

@@ -1,6 +1,7 @@
 """Checks of a step: what was measured, its bound, and whether it holds."""
 
 import json
+import math
 import os
 import time
 import traceback
@@ -11,6 +12,8 @@ from typing import Any
 
 HOLDS, FAILED, MEASURED, NOT_MEASURED = "holds", "FAILED", "measured", "not measured"
 NO_GPU = "no GPU"
+GRACE = 60.0  # seconds past a step's deadline before its process is killed
+GPU_ERRORS = ("CUDA error", "Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")  # after these a process has no GPU
 FILE = "gpu_acceptance.json"
 
 Bounds = Mapping[str, Mapping[str, float]]
@@ -41,7 +44,7 @@ class Check:
 
 @dataclass
 class StepResult:
-    """Result of a step, as JSON keeps it.
+    """Checks, facts and errors of one step, stored as JSON.
 
     Attributes:
         checks: in the order in which they were made.
@@ -69,7 +72,7 @@ class StepResult:
 
 
 class Findings:
-    """The growing result of a step: judged checks, saved one by one, and parts that errors or time end."""
+    """The growing result of a step; every change is saved at once."""
 
     def __init__(self, *, bounds: Bounds, on_gpu: bool, deadline: float, save: Callable[[StepResult], None]):
         """
@@ -80,7 +83,9 @@ class Findings:
             save: called after every change.
         """
         self.result = StepResult()
+        self.gpu_failed = False
         self._bounds, self._on_gpu, self._deadline, self._save = bounds, on_gpu, deadline, save
+        self._longest = 0.0  # seconds of a part so far
 
     def measure(self, name: str, value: float, unit: str = "") -> None:
         """Judge a number by its bound; only a GPU's number counts."""
@@ -102,12 +107,12 @@ class Findings:
         self._save(self.result)
 
     def attempt(self, part: str, run: Callable[[], None]) -> None:
-        """Run a part of the step if there is time; its exception fails the part alone.
+        """Run a part of the step if there is time for the longest part so far; its exception fails the part alone.
 
-        Raises:
-            RuntimeError: CUDA failed, so that nothing more can run in this process.
+        After an error of the GPU, the other parts are left out.
         """
-        if time.time() > self._deadline:
+        begun = time.time()
+        if max(begun, begun + self._longest - GRACE) > self._deadline:
             self.result.left_out.append(part)
             print(f"{'left out':12} {part}: the step's time is over", flush=True)
             self._save(self.result)
@@ -116,8 +121,9 @@ class Findings:
             run()
         except Exception as error:
             self.fail(part, error)
-            if "CUDA error" in str(error):
-                raise
+            if any(words in str(error) for words in GPU_ERRORS):
+                self.gpu_failed, self._deadline = True, -math.inf
+        self._longest = max(self._longest, time.time() - begun)
 
     def fail(self, part: str, error: BaseException) -> None:
         """Add a failed check for an exception, and keep its traceback."""

@@ -1,6 +1,5 @@
-"""The step `graphs`: compiled rounds are CUDA graphs, and stay right and small from generation to generation."""
+"""The step `graphs`: CUDA graphs of compiled rounds, their tokens and their memory."""
 
-import gc
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -9,17 +8,14 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from experiments.gpu.exactness import DRAWN, engine_of
 from experiments.gpu.findings import Findings
-from experiments.gpu.parts import drafter_named
-from experiments.gpu.profiling import profiled
-from experiments.gpu.random_models import random_drafter, random_prompts, random_target
-from experiments.gpu.synchronisations import begun, several
+from experiments.gpu.profiling import memory, profiled
+from experiments.gpu.random_models import drafter_for, random_prompts, random_target
+from experiments.gpu.rounds import PEAKED, begin_decoding, engine_of, run_rounds
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.metrics.graph_counts import counted_graphs
-from framework.metrics.stopwatch import Clock
 
 MIB = 2**20
 WARM_UP = 4  # rounds before memory and launches are counted
@@ -45,16 +41,15 @@ class Graphs:
 
     def check(self, name: str) -> None:
         """Decode with a drafter at both widths, and watch its rounds."""
-        random = name == "small_transformer"
-        drafter = random_drafter(self._sizes["drafter"], self._target) if random else drafter_named(name, self._target)
-        eager, compiled = (engine_of(self._target, drafter, DRAWN, compiled=mode) for mode in (False, True))
+        drafter = drafter_for(name, self._sizes["drafter"], self._target)
+        eager, compiled = (engine_of(self._target, drafter, PEAKED, compiled=mode) for mode in (False, True))
         self._check_tokens(name, eager, compiled)
         self._check_rounds(name, compiled)
 
     def _check_tokens(self, name: str, eager: Engine, compiled: Engine) -> None:
         narrow, wide = self._sizes["new_tokens"]
         expected = {budget: self._tokens(eager, budget) for budget in (narrow, wide)}
-        plain, graph = (Autoregressive(target=self._target, sampling=DRAWN, compiled=mode) for mode in (False, True))
+        plain, graph = (Autoregressive(target=self._target, sampling=PEAKED, compiled=mode) for mode in (False, True))
         turns: list[tuple[str, Engine | Autoregressive, int, list[list[int]]]] = [
             ("narrow", compiled, narrow, expected[narrow]),
             ("wide", compiled, wide, expected[wide]),
@@ -75,22 +70,13 @@ class Graphs:
     def _check_rounds(self, name: str, engine: Engine) -> None:
         device, rounds, watched = self._target.device, self._sizes["rounds"], self._sizes["profiled_rounds"]
         # One generation of the wide budget, so that nothing is compiled anew.
-        decoding = begun(engine, self._prompts, rounds=WARM_UP + watched + rounds)
-        several(engine, decoding, WARM_UP)()
-        work = profiled(several(engine, decoding, watched), device)
+        decoding = begin_decoding(engine, self._prompts, rounds=WARM_UP + watched + rounds)
+        run_rounds(engine, decoding, WARM_UP)()
+        work = profiled(run_rounds(engine, decoding, watched), device)
         self._findings.measure(f"{name}: graph launches per round", work.graph_launches / watched)
         self._findings.measure(f"{name}: kernels per round", work.kernels.total() / watched)
         before = memory(device)
-        several(engine, decoding, rounds)()
+        run_rounds(engine, decoding, rounds)()
         grown = {kind: size - before[kind] for kind, size in memory(device).items()}
         for kind, size in grown.items():
             self._findings.measure(f"{name}: growth of {kind} memory", size / MIB, f"MiB in {rounds} rounds")
-
-
-def memory(device: torch.device) -> dict[str, int]:
-    """Bytes of a GPU's memory in use and in the allocator's hands; zero on a CPU."""
-    gc.collect()
-    Clock(device).wait()
-    if device.type != "cuda":
-        return {"allocated": 0, "reserved": 0}
-    return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.gpu.exactness import DRAWN, NUCLEUS, engine_of
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import drafter_named
-from experiments.gpu.profiling import profiled, seconds_each
+from experiments.gpu.profiling import peak, profiled, reset_peak, seconds_each
 from experiments.gpu.random_models import random_prompts, random_target
-from experiments.gpu.synchronisations import begun
+from experiments.gpu.rounds import DRAWN, NUCLEUS, begin_decoding, engine_of
 from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
-from framework.core.sampling import draw
+from framework.core.sampling import draw, least_by_bits, least_by_sorting
 from framework.core.tree import Tree
 from framework.models.target import Target
 from framework.verifiers.default_verifier import default_verifier
@@ -45,7 +44,7 @@ class Passes:
         device = self._target.device
         reset_peak(device)
         engine = engine_of(self._target, drafter_named("prompt_lookup", self._target), DRAWN, gamma=len(PARENTS))
-        sequences = begun(engine, random_prompts(self._target, [tokens] * rows), rounds=4).sequences
+        sequences = begin_decoding(engine, random_prompts(self._target, [tokens] * rows), rounds=4).sequences
         nodes = torch.randint(self._target.vocabulary_size, (rows, len(PARENTS)), device=device)
         fed = torch.cat([sequences.pending.unsqueeze(1), nodes], 1)
         tree = Tree.shared(PARENTS, rows, device)
@@ -89,6 +88,10 @@ def check_verification(findings: Findings, rows: int, vocabulary: int, dtype: st
     findings.measure(f"{name}: eager", 1000 * seconds_each(verify, device, times=TIMES), "ms")
     for kind, size in peak(device).items():
         findings.measure(f"{name}: peak of {kind} memory", size / 2**30, "GiB")
+    probs, mass = torch.randn(rows, len(PARENTS) + 1, vocabulary, device=device).mul_(4).softmax(-1), NUCLEUS.top_p
+    for way, search in {"sorting": least_by_sorting, "bits": least_by_bits}.items():
+        run = partial(search, probs, torch.tensor(mass, dtype=torch.float64, device=device))
+        findings.measure(f"{name}: kernels of top-p by {way}", 1000 * kernel_seconds(run, device), "ms")
 
 
 def verification(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
@@ -106,20 +109,3 @@ def verification(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.d
         return draw(rule.next_token_probs(target, draft, stop), numbers[1])
 
     return verify
-
-
-def reset_peak(device: torch.device) -> None:
-    """Begin to count the peak of a GPU's memory anew."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak(device: torch.device) -> dict[str, int]:
-    """Most bytes in use, and in the allocator's hands; zero on a CPU."""
-    if device.type != "cuda":
-        return {"allocated": 0, "reserved": 0}
-    return {
-        "allocated": torch.cuda.max_memory_allocated(device),
-        "reserved": torch.cuda.max_memory_reserved(device),
-    }

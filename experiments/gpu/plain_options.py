@@ -25,7 +25,7 @@ def run_plainly(arguments: Sequence[str]) -> int:
     if lacking := missing(NEEDED):
         print(f"{sys.executable} lacks {', '.join(lacking)}; needed: {', '.join(NEEDED)}", file=sys.stderr)
         return 1
-    from experiments.gpu.all_steps import accept  # needs PyYAML's neighbours only once they are there
+    from experiments.gpu.all_steps import accept  # imports torch, which the check above has found
 
     try:
         settings = settings_from(arguments)

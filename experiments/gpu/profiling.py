@@ -1,5 +1,6 @@
-"""Work of a GPU as the profiler sees it: kernels, copies, graph launches; and places where the host waits."""
+"""Work of a GPU, by the profiler: kernels, copies, graph launches; places where the host waits; memory."""
 
+import gc
 import re
 import time
 import warnings
@@ -78,7 +79,7 @@ def work_of(rows: Iterable[Any]) -> DeviceWork:
 
 @contextmanager
 def waits_of_host(device: torch.device) -> Iterator[list[str]]:
-    """Collect the places, FILE:LINE, where the host waits for the GPU, but for those that read a round's summary.
+    """Collect places FILE:LINE where the host waits for the GPU, except for a round's summary.
 
     The list is filled at the end of the block; it stays empty on a CPU.
     """
@@ -119,3 +120,37 @@ def seconds_each(run: Callable[[], object], device: torch.device, *, times: int)
     end = clock.now()
     clock.wait()
     return clock.seconds(begin, end) / times
+
+
+def copied_bytes_per_second(mebibytes: int, device: torch.device) -> float:
+    """Bytes read and written per second by a copy of that size on the device."""
+    source = torch.ones(mebibytes * 2**20, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
+    return 2 * source.numel() / seconds_each(lambda: copy.copy_(source), device, times=10)
+
+
+def memory(device: torch.device) -> dict[str, int]:
+    """Bytes of a GPU's memory in use and in the allocator's hands; zero on a CPU."""
+    gc.collect()
+    Clock(device).wait()
+    if device.type != "cuda":
+        return {"allocated": 0, "reserved": 0}
+    return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin to count the peak of a GPU's memory anew."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: torch.device) -> dict[str, int]:
+    """Most bytes in use, and in the allocator's hands; zero on a CPU."""
+    if device.type != "cuda":
+        return {"allocated": 0, "reserved": 0}
+    return {
+        "allocated": torch.cuda.max_memory_allocated(device),
+        "reserved": torch.cuda.max_memory_reserved(device),
+    }

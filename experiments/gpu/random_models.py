@@ -7,7 +7,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from drafters.small_transformer import SmallTransformer
+from experiments.gpu.parts import drafter_named
 from framework.conformance.tiny_models import tiny_tokenizer
+from framework.core.drafter import Drafter
 from framework.models import attention as fused_attention
 from framework.models.attention import AUTO
 from framework.models.cached_lm import CachedLM
@@ -34,14 +36,16 @@ def random_llama(sizes: Mapping[str, Any], *, device: torch.device, dtype: str, 
 
 
 def random_target(sizes: Mapping[str, Any], *, device: torch.device, dtype: str) -> Target:
-    """A target with random weights; its tokenizer has no use, since prompts are tokens."""
+    """A target with random weights and an unused tokenizer."""
     model = random_llama(sizes, device=device, dtype=dtype)
     cached = served(model, AUTO, vocabulary_size=sizes["vocab_size"])
     return Target(cached, tiny_tokenizer(), vocabulary_size=sizes["vocab_size"], fingerprint="random")
 
 
-def random_drafter(sizes: Mapping[str, Any], target: Target) -> SmallTransformer:
-    """A random Llama as the target's drafter."""
+def drafter_for(name: str, sizes: Mapping[str, Any], target: Target) -> Drafter:
+    """A drafter of conf/drafter for a random target; `small_transformer` has a random Llama of these sizes."""
+    if name != "small_transformer":
+        return drafter_named(name, target)
 
     def model(target: Target) -> CachedLM:
         dtype = str(target.model.model.dtype).removeprefix("torch.")

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from experiments.gpu.exactness import DRAWN, engine_of
-from experiments.gpu.facts import copied_bytes_per_second
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import drafter_named
-from experiments.gpu.random_models import random_drafter, random_prompts, random_target
+from experiments.gpu.profiling import copied_bytes_per_second
+from experiments.gpu.random_models import drafter_for, random_prompts, random_target
+from experiments.gpu.rounds import DRAWN, engine_of
 from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms
 from experiments.measurement.timing import (
@@ -92,8 +92,7 @@ class Speed:
     def check_drafter(self, name: str) -> None:
         """Compare a compiled loop, and the baseline, with the sum of their parts."""
         self._build()
-        random = name == "small_transformer"
-        drafter = random_drafter(self._sizes["drafter"], self._target) if random else drafter_named(name, self._target)
+        drafter = drafter_for(name, self._sizes["drafter"], self._target)
         engine = engine_of(self._target, drafter, DRAWN, compiled=True, gamma=self._sizes["gamma"])
         loops = {BASELINE: drafting_nothing(engine), name: engine}
         runs = self._runs({BASELINE: self._baseline, name: engine})

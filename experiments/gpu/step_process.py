@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from experiments.gpu.all_steps import STEP_FAILED, unfinished
-from experiments.gpu.findings import Bounds, Findings, StepResult, load, store
+from experiments.gpu.findings import GRACE, Bounds, Findings, StepResult, load, store
 from framework.decoding import compiled
 from framework.models.pretrained import device_named
 
@@ -22,7 +22,6 @@ Step = Callable[[Findings, Mapping[str, Any], torch.device], None]
 """A step: adds its checks to the findings, given its sizes and the device."""
 
 EVERY_GPU = "every GPU"
-GRACE = 60.0  # seconds after its time within which a step ends, before its process is ended
 
 
 def run_steps(folder: Path) -> int:
@@ -44,10 +43,11 @@ def run_steps(folder: Path) -> int:
                 record["steps"][step] = result
                 store(record, folder)
 
-            # A step gets what the steps before it have left, too; if they took longer, at least half of its own time.
+            # A step may use time that earlier steps saved; after an overrun it still has half of its own.
             own = sizes[step]["seconds"]
             deadline = max(planned[step] + own, time.time() + own / 2)
-            bounds = bounds_of(settings["bounds"], step, record["device"])
+            # Bounds are those of the full sizes.
+            bounds = bounds_of(settings["bounds"], step, record["device"]) if chosen == "full" else {}
             findings = Findings(bounds=bounds, on_gpu=on_gpu, deadline=deadline, save=save)
             if not ran(step, findings, sizes[step], device, deadline):
                 return STEP_FAILED
@@ -66,7 +66,7 @@ def ran(step: str, findings: Findings, sizes: Mapping[str, Any], device: torch.d
         findings.fail(step, error)
     faulthandler.cancel_dump_traceback_later()
     findings.end(time.time() - begun)
-    if step in findings.result.errors:  # the GPU may take no further calls
+    if findings.gpu_failed or step in findings.result.errors:  # the GPU may take no further calls
         return False
     torch._dynamo.reset()  # compiled graphs hold their models
     gc.collect()

@@ -1,20 +1,16 @@
 """The step `synchronisations`: waits of the host in a round, copies between host and GPU, and kernels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
-from experiments.gpu.exactness import NUCLEUS, engine_of
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import DRAFTERS, drafter_named, embedded_target, library_prompts
 from experiments.gpu.profiling import profiled, waits_of_host
+from experiments.gpu.rounds import NUCLEUS, begin_decoding, engine_of, run_rounds
 from framework.core.drafter import compiles
-from framework.decoding.device_round import Decoding
-from framework.decoding.engine import Engine
-from framework.decoding.stopping import Stopping
-from framework.metrics.stopwatch import Stopwatch
 from framework.models.target import Target
 
 WARM_UP = 3  # rounds before the watched ones
@@ -45,12 +41,12 @@ def check_rounds(
     if compiled and not compiles(drafter):
         raise ValueError(f"synchronisations.compiled has {name}, which learns; allowed: drafters that can be compiled")
     engine = engine_of(target, drafter, NUCLEUS, compiled=compiled)
-    decoding = begun(engine, prompts, rounds=WARM_UP + 2 * rounds)
+    decoding = begin_decoding(engine, prompts, rounds=WARM_UP + 2 * rounds)
     for _ in range(WARM_UP):
         engine.round(decoding)
     with waits_of_host(target.device) as waits:
-        several(engine, decoding, rounds)()
-    work = profiled(several(engine, decoding, rounds), target.device)
+        run_rounds(engine, decoding, rounds)()
+    work = profiled(run_rounds(engine, decoding, rounds), target.device)
     subject = f"{name}{', compiled' if compiled else ''}"
     findings.measure(
         f"{subject}: waits per round", len(waits) / rounds, f"at {', '.join(sorted(set(waits)))}" if waits else ""
@@ -59,21 +55,3 @@ def check_rounds(
     findings.measure(f"{subject}: copies to the GPU per round", work.to_device / rounds)
     findings.measure(f"{subject}: kernels per round", work.kernels.total() / rounds)
     findings.note(**{subject: {"attention": work.attention, "kernels": dict(work.kernels.most_common(20))}})
-
-
-def begun(engine: Engine, prompts: list[list[int]], *, rounds: int) -> Decoding:
-    """A generation after its prefill, with tokens left for that many rounds."""
-    stopping = Stopping(max_new_tokens=rounds * (engine.gamma_policy.max_gamma + 1) + 1)
-    stopwatch = Stopwatch(engine.target.device)
-    seeds = list(range(len(prompts)))
-    return engine.begin(prompts, stopping=stopping, seeds=seeds, detailed=False, stopwatch=stopwatch)
-
-
-def several(engine: Engine, decoding: Decoding, rounds: int) -> Callable[[], None]:
-    """A function that runs rounds."""
-
-    def run_rounds() -> None:
-        for _ in range(rounds):
-            engine.round(decoding)
-
-    return run_rounds

@@ -94,8 +94,9 @@ class BatchRunner:
         self._target, self._plan, self._ranks = target, plan, ranks
         self._subjects = {candidate.point.name: candidate for candidate in candidates}
         self._decoders: dict[str, Decoder] = {BASELINE: _plain_decoding(target, sampling, plan, resources)}
-        # Hugging Face pads batches and handles stop strings differently.
-        if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings:
+        # Hugging Face pads batches and handles stop strings differently, and draws with each process's own generator.
+        agrees = sampling.greedy or not target.model.is_sharded
+        if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings and agrees:
             self._decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
         self._decoders |= {name: candidate.engine for name, candidate in self._subjects.items()}
         passes = resources.derived("target passes", lambda: new_target_passes(target))
@@ -118,6 +119,8 @@ class BatchRunner:
         try:
             yield
         except Exception as error:
+            if self._target.model.is_sharded:
+                raise  # the other processes are still in the pass that failed here; torchrun ends them
             if self._ranks.size > 1:  # not every exception can be pickled
                 shown = describe(error)
                 error = RuntimeError(f"on rank {self._ranks.number}: {shown['error']}\n{shown['traceback']}")
@@ -230,6 +233,7 @@ class BatchRunner:
                 batch.prompts, stopping=self._plan.stopping, seeds=batch.seeds, detailed=True, on_round=on_round
             )
         assert generation.tally is not None
+        self._check_agreement(generation.tokens)
         result.tallies[name], result.divergences[name], result.experts[name] = (
             generation.tally,
             divergence.found,
@@ -242,6 +246,14 @@ class BatchRunner:
             | (traced_row(prompt, tokens, self._target.tokenizer) if batch.rows[row] < TRACED_PROMPTS else {})
             for row, (prompt, tokens) in enumerate(zip(batch.prompts, trace.tokens(generation.tokens), strict=True))
         ]
+
+    def _check_agreement(self, tokens: list[list[int]]) -> None:
+        """
+        Raises:
+            RuntimeError: processes that share the target decoded different tokens, so that its passes mixed texts.
+        """
+        if agreed(tokens, sharded=self._target.model.is_sharded) != tokens:
+            raise RuntimeError("the processes that share the target decoded different tokens; set tensor_parallel=null")
 
     def _warm_up(self, result: BatchResult) -> None:
         batch, stopping = result.batch, self._plan.stopping

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.measurement.experts import TouchedExperts
-from experiments.measurement.timing import PartTimes, Timed
+from experiments.measurement.timing import READING, PartTimes, Timed
 from framework.core.draft import Shape
 from framework.decoding.stopping import Stopping
 from framework.metrics import theory
@@ -106,7 +106,7 @@ def stage_times(
     for batch in batches:
         for stage, seconds in batch.items():
             stages[stage] += seconds
-    rounds = {stage: seconds for stage, seconds in stages.items() if stage not in ("prefill", "begin")}
+    rounds = {stage: seconds for stage, seconds in stages.items() if stage not in READING}
     per_round = {stage: 1000 * seconds / num_passes for stage, seconds in rounds.items() if num_passes}
     for graph, known in (("round", {"draft": parts.draft}), ("verify_and_commit", {})):
         if graph in per_round:

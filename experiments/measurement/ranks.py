@@ -1,5 +1,6 @@
 """Ranks: processes that share the batches of a measurement, started and placed by torchrun or submitit."""
 
+import atexit
 import os
 from datetime import datetime, timedelta
 from functools import cache
@@ -64,7 +65,9 @@ def joined() -> Ranks:
 
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())  # the default `cuda` device
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
+    with_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if with_gpus else "gloo", timeout=TIMEOUT)
+    atexit.register(dist.destroy_process_group)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 

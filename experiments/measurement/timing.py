@@ -431,7 +431,7 @@ def drafting_nothing(engine: Engine) -> Engine:
 def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int) -> list[list[float]]:
     """Run the parts in rotation, `times` each after a warm-up that fills the cache.
 
-    On a GPU the runs are queued one after the other, as in a decoding loop.
+    On a GPU the host waits after each target pass, the first run of a rotation, as in a decoding loop.
 
     Returns:
         Seconds of each run of each part.
@@ -446,9 +446,11 @@ def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int) -> 
         is_warm = num_runs >= WARM_UP_RUNS and time.perf_counter() - begun >= WARM_UP_SECONDS
         is_warm = agreed(is_warm, sharded=model.is_sharded)
     moments = [clock.now()]
-    for run in runs * times:
+    for number, run in enumerate(runs * times):
         run()
         moments.append(clock.now())
+        if number % len(runs) == 0:
+            clock.wait()
     clock.wait()
     seconds = [clock.seconds(begin, end) for begin, end in pairwise(moments)]
     return [seconds[place :: len(runs)] for place in range(len(runs))]

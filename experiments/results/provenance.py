@@ -33,7 +33,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 
 def gpu_facts(device: torch.device) -> dict[str, Any]:
-    """CUDA and driver, properties, clocks, and what PyTorch may use: rounded products, attention kernels."""
+    """Versions of CUDA and driver, properties, clocks, TF32 setting and enabled attention kernels."""
     properties = torch.cuda.get_device_properties(device)
     state = driver_state(device)
     kernels = ("flash", "mem_efficient", "cudnn", "math")

@@ -128,14 +128,14 @@ def _floating(logits: Tensor) -> Tensor:
 
 def _in_nucleus(probs: Tensor, mass: Tensor) -> Tensor:
     """[..., V] bool: the most likely entries until they sum to `mass`, the crossing one included; least ids on ties."""
-    bound = (_least_by_bits if probs.device.type == "cpu" else _least_by_sorting)(probs, mass)
+    bound = (least_by_bits if probs.device.type == "cpu" else least_by_sorting)(probs, mass)
     above, tied = probs > bound, probs == bound
     mass_above = torch.where(above, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64)
     mass_before = mass_above + (tied.cumsum(-1) - 1) * bound.double()
     return above | (tied & (mass_before < mass))
 
 
-def _least_by_sorting(probs: Tensor, mass: Tensor) -> Tensor:
+def least_by_sorting(probs: Tensor, mass: Tensor) -> Tensor:
     """[..., 1]: the largest bound such that the entries of probs [..., V] at or above it sum to at least `mass`.
 
     The bound is 0 if all entries sum to less.
@@ -146,8 +146,8 @@ def _least_by_sorting(probs: Tensor, mass: Tensor) -> Tensor:
     return torch.where(num_below < probs.shape[-1], least, 0.0)
 
 
-def _least_by_bits(probs: Tensor, mass: Tensor) -> Tensor:
-    """As `_least_by_sorting`, by a binary search over the bits of the bound.
+def least_by_bits(probs: Tensor, mass: Tensor) -> Tensor:
+    """As `least_by_sorting`, by a binary search over the bits of the bound.
 
     Non-negative floats are ordered like their bit patterns. On a CPU, sorting 128k entries takes longer.
     """

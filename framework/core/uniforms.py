@@ -83,7 +83,9 @@ class Uniforms:
         """[B, width] float64 in [0, 1), fresh in every round."""
         if self._used == ROUNDS_PER_BLOCK:
             self._host_block = self._draw(self._num_blocks)
-            self._block = self._host_block.to(self._device)
+            # A copy from pinned memory makes the host wait for nothing.
+            block = self._host_block.pin_memory() if self._device.type == "cuda" else self._host_block
+            self._block = block.to(self._device, non_blocking=True)
             self._num_blocks, self._used = self._num_blocks + 1, 0
         self._used += 1
         return self._block[self._used - 1]

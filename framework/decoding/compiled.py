@@ -3,8 +3,9 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -77,7 +78,7 @@ class Compiled:
                 compiles another graph.
         """
         if shape not in self._graphs:
-            isolated = "isolate_recompiles" in inspect.signature(torch.compile).parameters  # from PyTorch 2.13 on
+            isolated = _isolates()
             self._graphs[shape] = torch.compile(  # type: ignore[call-overload]
                 self._run if isolated else _with_own_code(self._run),
                 fullgraph=True,
@@ -86,14 +87,27 @@ class Compiled:
                 backend=BACKENDS["cpu" if self._freezes else "cuda"],
                 options={"guard_filter_fn": _numbers_only},
             )
-        with _constant_weights() if self._freezes else nullcontext():
+        with _constant_weights() if self._freezes else nullcontext(), _most_numbers():
             return self._graphs[shape](*arguments)
+
+
+@cache
+def _isolates() -> bool:
+    """Whether torch.compile keeps the graphs of each function apart, as from PyTorch 2.13 on."""
+    return "isolate_recompiles" in inspect.signature(torch.compile).parameters
+
+
+def _most_numbers() -> AbstractContextManager[None]:
+    """Allow as many graphs of one function as its Python numbers need, where torch.compile takes no limit."""
+    return nullcontext() if _isolates() else torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
 
 
 def _with_own_code(run: Callable[..., Any]) -> Callable[..., Any]:
     """The same function with a copy of its code; graphs are kept by code, and another model's would fit the guards."""
     function = getattr(run, "__func__", run)
-    copy = FunctionType(function.__code__.replace(), function.__globals__, argdefs=function.__defaults__)
+    code, names, closure = function.__code__.replace(), function.__globals__, function.__closure__
+    copy = FunctionType(code, names, function.__name__, function.__defaults__, closure)
+    copy.__kwdefaults__ = function.__kwdefaults__
     return MethodType(copy, run.__self__) if isinstance(run, MethodType) else copy
 
 

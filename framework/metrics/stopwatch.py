@@ -18,7 +18,7 @@ def untimed(name: str) -> AbstractContextManager:
 
 
 class Clock:
-    """Moments of a device: by the host's clock on a CPU; by events on a GPU, queued with its kernels."""
+    """Clock of a device: host time on a CPU, queued events on a GPU."""
 
     def __init__(self, device: torch.device):
         self._device = device

@@ -53,7 +53,7 @@ class Slots:
         if kind in ONLY_STATES:
             return LinearAttentionLayer()
         if kind == "dummy":
-            from transformers.cache_utils import DummyLayer  # transformers 5.17 lacks it, and such models
+            from transformers.cache_utils import DummyLayer  # transformers 5.17 has neither it nor models that need it
 
             return DummyLayer()
         return _SlotAndStateLayer(self) if kind == BOTH else _SlotLayer(self)

@@ -178,7 +178,7 @@ class CachedLM:
             tree: structure of the tokens; start is then the position of pending. None, or a chain: consecutive tokens.
             first: row of tokens[:, 0] among the tree's [pending, nodes...].
         """
-        if self.prefill_chunk is not None and tokens.shape[1] > self.prefill_chunk and (tree is None or tree.is_chain):
+        if self.prefill_chunk is not None and tokens.shape[1] > self.prefill_chunk and tree is None:
             return self._read_in_chunks(tokens, start, self.prefill_chunk, visible=visible, keep=keep)
         if self.recurrent is None:
             return self._pass(tokens, start, visible=visible, keep=keep, tree=tree, first=first)

@@ -67,7 +67,7 @@ def load_target(
     device_map: str | dict[str, int | str] | None = None,
     tokenizer: str | None = None,
     generation: str | dict[str, Any] = "model",
-    tf32: bool = False,
+    tf32: bool | None = None,
     tensor_parallel: str | None = None,
     prefill_chunk: int | None = None,
 ) -> Target:
@@ -85,7 +85,8 @@ def load_target(
         tokenizer: folder or hub name of another tokenizer; None: the model's own.
         generation: "model": apply the logits processors of the model's generation_config, as `generate` does;
             "ignore": apply none; a mapping: replace single options of the generation_config.
-        tf32: whether float32 products, those of all models in this process, may be rounded to TensorFloat-32.
+        tf32: whether float32 products, those of all models in this process, may be rounded to TensorFloat-32; None:
+            PyTorch's settings remain.
         tensor_parallel: "auto": every process that torchrun started holds a part of the weights, divided by
             transformers' plan for the architecture, and runs the same rounds; None: this process holds all of them.
         prefill_chunk: most tokens per row that one pass of the target, or of a draft model, reads of a prompt, which
@@ -98,11 +99,12 @@ def load_target(
         ImportError: device_map or tensor_parallel is set, and the package accelerate is not installed.
     """
     check_device_map(device_map, device)
-    check_tensor_parallel(tensor_parallel, device_map)
+    check_tensor_parallel(tensor_parallel, device_map, device)
     check_whole("prefill_chunk", prefill_chunk, least=FEW_TOKENS, or_null=True)
     check_generation(generation)
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    if tf32 is not None:
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
     place = _locate(path)
     beside = place if tokenizer is None else _locate(tokenizer, option="tokenizer", holding=TOKENIZER_FILES)
     its_tokenizer = _load_tokenizer(beside, advice="; tokenizer may name another one")

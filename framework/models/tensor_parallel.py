@@ -1,7 +1,7 @@
 """Tensor parallelism: every process that torchrun started holds a part of the target, and runs the same rounds.
 
 Draft models, uniforms and verification are the same in every process, since all of them follow from the same logits
-and seeds. Only what depends on the clock has to be agreed on.
+and seeds. Values that depend on the clock come from the first process.
 """
 
 import os
@@ -19,11 +19,11 @@ AUTO = "auto"  # the plan of the model's architecture
 KEY = "tensor_parallel"
 
 
-def check_tensor_parallel(tensor_parallel: str | None, device_map: object) -> None:
+def check_tensor_parallel(tensor_parallel: str | None, device_map: object, device: str) -> None:
     """Check that a target can be sharded, before anything is loaded.
 
     Raises:
-        ValueError: the value is unknown, a device_map is set, or this process was started alone.
+        ValueError: the value is unknown, a device_map or another device is set, or this process was started alone.
         ImportError: the package accelerate, which places the parts, is not installed.
     """
     if tensor_parallel is None:
@@ -32,6 +32,9 @@ def check_tensor_parallel(tensor_parallel: str | None, device_map: object) -> No
         raise OptionError(KEY, tensor_parallel, f"{AUTO}, or null")
     if device_map is not None:
         raise OptionError(KEY, AUTO, "null with a device_map", f"and device_map is {device_map!r}")
+    accelerator = (torch.accelerator.current_accelerator() or torch.device("cpu")).type
+    if device not in ("auto", accelerator):
+        raise OptionError(KEY, AUTO, f"null, or device=auto or {accelerator}", f"and device is {device!r}")
     if num_processes() < 2:
         problem = "and this process was started alone"
         raise OptionError(KEY, AUTO, "null, or processes started by torchrun", problem)
@@ -66,7 +69,7 @@ def is_sharded(model: PreTrainedModel) -> bool:
 
 
 def whole(weight: Tensor) -> Tensor:
-    """A weight with the parts of all processes; every process has to call this."""
+    """The full weight, gathered from all processes; each must call this."""
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 

@@ -75,9 +75,26 @@ def test_a_part_that_fails_fails_alone_and_one_that_has_no_time_is_left_out():
     assert late.result.left_out == ["eagle"] and late.result.checks == []
 
 
-def test_nothing_more_runs_in_a_process_whose_gpu_failed():
-    with pytest.raises(RuntimeError, match="CUDA error"):
-        findings().attempt("graphs", lambda: fail_with("CUDA error: an illegal memory access was encountered"))
+@pytest.mark.parametrize("error", ["CUDA error: an illegal memory access", "Triton Error [CUDA]: misaligned address"])
+def test_nothing_more_runs_in_a_process_whose_gpu_failed(error):
+    found = findings()
+    found.attempt("graphs", lambda: fail_with(error))
+    found.attempt("later", lambda: fail_with("it must not run"))
+    assert found.gpu_failed and list(found.result.errors) == ["graphs"] and found.result.left_out == ["later"]
+
+
+def test_a_part_begins_only_if_the_longest_one_so_far_would_end_in_time(monkeypatch):
+    now, ran = [1000.0], []
+
+    def part(seconds):
+        ran.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("experiments.gpu.findings.time.time", lambda: now[0])
+    found = Findings(bounds={}, on_gpu=True, deadline=1100.0, save=lambda result: None)
+    for seconds in (90.0, 20.0, 1.0):  # of the 100 seconds, and the 60 that an end may take longer
+        found.attempt(str(seconds), lambda seconds=seconds: part(seconds))
+    assert ran == [90.0] and found.result.left_out == ["20.0", "1.0"]
 
 
 def begun(folder: Path, steps: list[str]) -> None:

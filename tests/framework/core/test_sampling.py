@@ -20,12 +20,12 @@ from framework.core.sampling import (
     LEAST_TEMPERATURE,
     Sampling,
     _in_nucleus,
-    _least_by_bits,
-    _least_by_sorting,
     argmax,
     draw,
     draw_several,
     largest,
+    least_by_bits,
+    least_by_sorting,
 )
 
 NAN, INF = float("nan"), float("inf")
@@ -154,8 +154,8 @@ def test_sorting_finds_the_nucleus_of_the_search_by_bits(dtype: torch.dtype) -> 
         masses = parts.to(dtype) * scale
         for share in (1 / 64, 0.5, 63 / 64, 1.0, 1.5):
             mass = (share * parts.sum(-1, keepdim=True)).double() * scale
-            expected = _least_by_bits(masses, mass)
-            assert torch.equal(_least_by_sorting(masses, mass), expected)
+            expected = least_by_bits(masses, mass)
+            assert torch.equal(least_by_sorting(masses, mass), expected)
     assert (expected == 0).all()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from experiments import measure
 from experiments.config.builders import check_sharing
@@ -124,7 +125,17 @@ def test_what_cannot_be_shared_is_refused(monkeypatch, given, device_map, proces
     monkeypatch.setenv("WORLD_SIZE", str(processes))
     monkeypatch.setattr(tensor_parallel, "find_spec", lambda name: object() if accelerate else None)
     with pytest.raises((ValueError, ImportError), match=error):
-        check_tensor_parallel(given, device_map)
+        check_tensor_parallel(given, device_map, "auto")
+
+
+def test_every_process_has_the_device_that_torchrun_gives_it(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(tensor_parallel, "find_spec", lambda name: object())
+    check_tensor_parallel("auto", None, "auto")
+    for there, given in (None, "cuda:1"), (torch.device("cuda"), "cpu"), (torch.device("cuda"), "cuda:1"):
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda there=there: there)
+        with pytest.raises(ValueError, match=rf"and device is '{given}'; allowed: null, or device=auto or"):
+            check_tensor_parallel("auto", None, given)
 
 
 def test_parts_of_a_model_are_equal(monkeypatch):
