@@ -3,9 +3,8 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -62,6 +61,7 @@ class Compiled:
     def __init__(self, run: Callable[..., Any], device: torch.device):
         self._run = run
         self._freezes = freezes_weights(device)
+        self._isolates = "isolate_recompiles" in inspect.signature(torch.compile).parameters  # from PyTorch 2.13 on
         self._graphs: dict[Hashable, Callable[..., Any]] = {}
         self._buffers = FixedBuffers()
 
@@ -78,7 +78,7 @@ class Compiled:
                 compiles another graph.
         """
         if shape not in self._graphs:
-            isolated = _isolates()
+            isolated = self._isolates
             self._graphs[shape] = torch.compile(  # type: ignore[call-overload]
                 self._run if isolated else _with_own_code(self._run),
                 fullgraph=True,
@@ -87,19 +87,9 @@ class Compiled:
                 backend=BACKENDS["cpu" if self._freezes else "cuda"],
                 options={"guard_filter_fn": _numbers_only},
             )
-        with _constant_weights() if self._freezes else nullcontext(), _most_numbers():
+        many = nullcontext() if self._isolates else torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
+        with _constant_weights() if self._freezes else nullcontext(), many:
             return self._graphs[shape](*arguments)
-
-
-@cache
-def _isolates() -> bool:
-    """Whether torch.compile keeps the graphs of each function apart, as from PyTorch 2.13 on."""
-    return "isolate_recompiles" in inspect.signature(torch.compile).parameters
-
-
-def _most_numbers() -> AbstractContextManager[None]:
-    """Allow as many graphs of one function as its Python numbers need, where torch.compile takes no limit."""
-    return nullcontext() if _isolates() else torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
 
 
 def _with_own_code(run: Callable[..., Any]) -> Callable[..., Any]:
