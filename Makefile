@@ -35,7 +35,7 @@ mutants: $(INSTALLED)  ## Mutation tests of the code that exactness depends on; 
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 test-extras: $(INSTALLED)  ## Install torchao and accelerate, and run the tests of quantised and of sharded targets
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[quantized,tensor_parallel]"
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[quantized,tensor-parallel]"
 	$(PYTEST) -m "slow or not slow" tests/framework/models/test_quantised.py tests/framework/models/test_tensor_parallel.py
 
 lint: $(INSTALLED)  ## Check style, formatting and types

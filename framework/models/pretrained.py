@@ -305,7 +305,7 @@ def check_device_map(device_map: str | dict[str, int | str] | None, device: str)
         raise OptionError("device_map", device_map, "GPUs, such as 0 or cuda:1", problem)
     if find_spec("accelerate") is None:
         raise ImportError(
-            f"target.device_map is {device_map!r}, which needs the package accelerate: pip install -e '.[device_map]'; "
+            f"target.device_map is {device_map!r}, which needs the package accelerate: pip install -e '.[device-map]'; "
             "or set it to null"
         )
 

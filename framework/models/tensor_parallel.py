@@ -41,7 +41,7 @@ def check_tensor_parallel(tensor_parallel: str | None, device_map: object, devic
     if find_spec("accelerate") is None:
         raise ImportError(
             "target.tensor_parallel is 'auto', which needs the package accelerate: "
-            "pip install -e '.[tensor_parallel]'; or set it to null"
+            "pip install -e '.[tensor-parallel]'; or set it to null"
         )
 
 

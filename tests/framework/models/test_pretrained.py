@@ -386,7 +386,7 @@ def test_names_and_shapes_are_part_of_the_fingerprint():
         ("auto", False, True, "device=auto is no GPU here; allowed: null on a CPU"),
         ({"": "cpu"}, True, True, "which puts '' on no GPU"),
         ({"model": 0, "lm_head": "disk"}, True, True, "which puts 'lm_head' on no GPU"),
-        ("auto", True, False, r"needs the package accelerate: pip install -e '\.\[device_map\]'"),
+        ("auto", True, False, r"needs the package accelerate: pip install -e '\.\[device-map\]'"),
     ],
 )
 def test_a_device_map_that_cannot_be_is_refused_before_anything_is_loaded(

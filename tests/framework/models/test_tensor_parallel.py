@@ -118,7 +118,7 @@ def test_two_processes_write_the_one_record(tmp_path, monkeypatch):
         ("auto", "balanced", 2, True, "tensor_parallel is 'auto', and device_map is 'balanced'; allowed: null with"),
         ("all", None, 2, True, "tensor_parallel is 'all'; allowed: auto, or null"),
         (2, None, 2, True, "tensor_parallel is 2; allowed: auto, or null"),
-        ("auto", None, 2, False, r"needs the package accelerate: pip install -e '\.\[tensor_parallel\]'; or set it"),
+        ("auto", None, 2, False, r"needs the package accelerate: pip install -e '\.\[tensor-parallel\]'; or set it"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(monkeypatch, given, device_map, processes, accelerate, error):
