@@ -33,6 +33,7 @@ from framework.core.drafter import preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
 from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
 from framework.metrics.token_trace import TokenTrace
@@ -256,26 +257,25 @@ class BatchRunner:
             raise RuntimeError("the processes that share the target decoded different tokens; set tensor_parallel=null")
 
     def _warm_up(self, result: BatchResult) -> None:
-        batch, stopping = result.batch, self._plan.stopping
+        stopping = self._plan.stopping
         # A graph is compiled for one buffer width, which depends on max_new_tokens.
         few = stopping.max_new_tokens if self._plan.compiled else min(WARM_UP_TOKENS, stopping.max_new_tokens)
         short = replace(stopping, max_new_tokens=few)
-        for name, decoder in self.decoders.items():
-            if name in result.errors:
-                continue
-            with self._catching(name, result), self._once(name, is_last=False):
-                run = timed(decoder, batch.prompts, short, batch.seeds, self._target.device)
-                result.graphs[name] = run.graphs
+        result.graphs = {name: run.graphs for name, run in self._run_all(result, short).items()}
 
     def _time_stages(self, result: BatchResult) -> None:
         """Time the stages of every decoder in a run of their own."""
-        batch, stopping = result.batch, self._plan.stopping
+        runs = self._run_all(result, self._plan.stopping, every_stage=True)
+        result.stages = {name: run.stages for name, run in runs.items()}
+
+    def _run_all(self, result: BatchResult, stopping: Stopping, *, every_stage: bool = False) -> dict[str, Timed]:
+        """Run every decoder once, without learning; decoders that fail are missing from the result."""
+        batch, device, runs = result.batch, self._target.device, {}
         for name, decoder in self.decoders.items():
-            if name in result.errors:
-                continue
-            with self._catching(name, result), self._once(name, is_last=False):
-                run = timed(decoder, batch.prompts, stopping, batch.seeds, self._target.device, every_stage=True)
-                result.stages[name] = run.stages
+            if name not in result.errors:
+                with self._catching(name, result), self._once(name, is_last=False):
+                    runs[name] = timed(decoder, batch.prompts, stopping, batch.seeds, device, every_stage=every_stage)
+        return runs
 
 
 def _plain_decoding(target: Target, sampling: Sampling, plan: Plan, resources: ResourceCache) -> Autoregressive:
