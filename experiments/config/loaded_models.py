@@ -20,7 +20,7 @@ DRAFT_LOADER = f"{load_draft_model.__module__}.{load_draft_model.__name__}"
 LOADED = f"{__name__}.described_draft_model"
 # Options that a loaded target determines.
 OF_TARGET = re.compile(
-    r"[+~]*(target|target\.(path|tokenizer|dtype|device|device_map|tf32|tensor_parallel)|device)(=.*)?"
+    r"[+~]*(target|target\.(path|tokenizer|dtype|weights|device|device_map|tf32|tensor_parallel)|device)(=.*)?"
 )
 OF_DRAFT_MODEL = re.compile(r"[+~]*drafter\.model(\.(path|dtype))?(=.*)?")
 

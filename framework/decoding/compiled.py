@@ -25,14 +25,16 @@ from framework.core.uniforms import RoundUniforms
 from framework.decoding.device_round import Decoding, DeviceRound
 from framework.decoding.stopping import Finisher
 from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.kernels.packed_linear import use_packed_linear
 
-# On a CPU these options matter more than compilation itself: constant weights are packed, matrix products of few rows
-# get their own kernels, and the kernels are called from C++.
+# On a CPU these options matter more than compilation itself: weights are constants, products of few rows that
+# `use_packed_linear` leaves as they are get their own kernels, and the kernels are called from C++.
 CPU_OPTIONS = {
     "freezing": True,
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP,ATEN",
     "cpp_wrapper": True,
+    "size_asserts": False,
     "realize_opcount_threshold": 8,  # otherwise the rotary embedding of a query is recomputed for every key
 }
 GPU_OPTIONS = {"triton.cudagraphs": True}
@@ -112,7 +114,7 @@ def _constant_weights() -> Iterator[None]:
 
 
 def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
-    """Compile with generated kernels for every matrix product that allows it; a library computes the rest."""
+    """Compile with packed weights for products of few rows, and generated kernels for other products."""
     from torch._inductor.compile_fx import compile_fx  # takes seconds
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
@@ -122,6 +124,7 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_written)
     weights = _Weights([*graph.parameters(), *graph.buffers()])
+    use_packed_linear(graph)
     try:
         return compile_fx(graph, examples, config_patches={**CPU_OPTIONS, "post_grad_custom_pre_pass": weights})
     finally:

@@ -40,6 +40,7 @@ from framework.models.attention import AUTO, CHOICES, can_change, own_attention
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 from framework.models.generation_options import active_options, check_generation
 from framework.models.hub import why_unreachable
+from framework.models.int8_linear import round_to_int8
 from framework.models.model_support import longest_context
 from framework.models.target import Target
 from framework.models.tensor_parallel import check_tensor_parallel, sharding, whole
@@ -70,6 +71,7 @@ def load_target(
     tf32: bool | None = None,
     tensor_parallel: str | None = None,
     prefill_chunk: int | None = None,
+    weights: str | None = None,
 ) -> Target:
     """Load the target, the model whose output distribution is promised.
 
@@ -91,6 +93,8 @@ def load_target(
             transformers' plan for the architecture, and runs the same rounds; None: this process holds all of them.
         prefill_chunk: most tokens per row that one pass of the target, or of a draft model, reads of a prompt, which
             bounds the memory of long prompts; None: all of them.
+        weights: "int8": the weights of all linear layers are rounded to 8 bits with a scale per output, and the rounded
+            model is the target; None: as in its files.
 
     Raises:
         OSError: `path` cannot be loaded, or the hub cannot be reached.
@@ -98,6 +102,10 @@ def load_target(
             generation_config is not supported.
         ImportError: device_map or tensor_parallel is set, and the package accelerate is not installed.
     """
+    if weights not in (None, "int8"):
+        raise OptionError("weights", weights, "int8, or null for the weights as in the files")
+    if weights and (device_map or tensor_parallel):
+        raise OptionError("weights", weights, "null with device_map or tensor_parallel")
     check_device_map(device_map, device)
     check_tensor_parallel(tensor_parallel, device_map, device)
     check_whole("prefill_chunk", prefill_chunk, least=FEW_TOKENS, or_null=True)
@@ -111,6 +119,8 @@ def load_target(
     _check_generation_config(place, generation)
     shards = tensor_parallel is not None
     model = _load_model(place, dtype, device_named(device), attention, device_map=device_map, shards=shards)
+    if weights:
+        _round_weights(model, weights)
     vocabulary_size = _vocabulary_size(its_tokenizer, model)
     if tokenizer is not None and (num_tokens := _num_ids(its_tokenizer)) > vocabulary_size:
         allowed = f"up to {vocabulary_size - 1}, which path has embeddings for"
@@ -123,6 +133,17 @@ def load_target(
         generation=generation,
         prefill_chunk=prefill_chunk,
     )
+
+
+def _round_weights(model: PreTrainedModel, weights: str) -> None:
+    """
+    Raises:
+        ValueError: the weights in the files are already quantised, or no layer can be rounded.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise OptionError("weights", weights, "null", "and the weights in the files are already quantised")
+    if not round_to_int8(model):
+        raise OptionError("weights", weights, "null", f"and {type(model).__name__} has no linear layers")
 
 
 def as_target(

@@ -225,7 +225,7 @@ def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, config_patches: list(hooks))
     hooks.append(theirs)
     try:
-        during = compiled._on_cpu(torch.fx.symbolic_trace(torch.nn.Linear(2, 2)), [])
+        during = compiled._on_cpu(torch.fx.symbolic_trace(torch.nn.ReLU()), [])
         assert during == [*before, compiled._written] and hooks == before
     finally:
         hooks.remove(theirs)

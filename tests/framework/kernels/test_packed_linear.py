@@ -1,0 +1,119 @@
+"""Products with packed weights: equal to a library's, for every row alone, from one copy for all graphs."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch.nn.functional import linear
+
+from framework.decoding.compiled import why_not
+from framework.kernels.packed_linear import _PACKED, MOST_ROWS, _packed, operators, pack, use_packed_linear
+from framework.models.int8_linear import Int8Linear
+
+pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}  # of the largest output; bfloat16 outputs have 8 bits
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("is_int8", [False, True])
+@pytest.mark.parametrize("num_outputs", [1, 64, 200])
+def test_products_are_those_of_a_library(dtype: torch.dtype, is_int8: bool, num_outputs: int) -> None:
+    run = operators().packed_linear
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(num_outputs, 96, generator=generator).to(dtype)
+    if is_int8:
+        weight = (weight * 40).clamp(-127, 127).to(torch.int8)
+    for num_rows in (1, 2, 3, 4, 5, 6, 7, 17):
+        x = torch.randn(num_rows, 96, generator=generator).to(dtype)
+        expected = linear(x.double(), weight.double())
+        given = run(x, pack(weight), num_outputs)
+        assert given.dtype == dtype
+        scale = expected.abs().max()
+        assert (given.double() - expected).abs().max() <= TOLERANCE[dtype] * scale
+        # A row's result does not depend on the rows beside it, to the last bit.
+        assert torch.equal(given, torch.cat([run(row[None], pack(weight), num_outputs) for row in x]))
+
+
+class Layer(nn.Module):
+    """Two products with one input, one of them with a bias, and a product with tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.up, self.gate, self.down = nn.Linear(32, 48), nn.Linear(32, 48, bias=False), nn.Linear(48, 32)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        return linear(self.down(self.up(x) * self.gate(x)), self.embedding.weight)
+
+
+@torch.no_grad()
+def _compiled(layer: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, list[GraphModule]]:
+    """The output of a graph whose products are replaced and which is otherwise run as it is."""
+    graphs = []
+
+    def backend(graph: GraphModule, examples: list[torch.Tensor]) -> GraphModule:
+        use_packed_linear(graph)
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(freezing=True):
+        return torch.compile(layer.eval(), backend=backend, fullgraph=True, dynamic=False)(inputs), graphs
+
+
+def _names(graph: GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_graphs_share_one_packed_copy_and_join_products_with_one_input() -> None:
+    torch.manual_seed(0)
+    layer = Layer()
+    for shape in ((1, 1), (1, 5)):
+        tokens = torch.arange(shape[1]).reshape(shape)
+        output, graphs = _compiled(layer, tokens)
+        assert torch.allclose(output, layer(tokens), atol=1e-6)
+        assert _names(graphs[0]).count("outrider.packed_linear.default") == 3
+    addresses = {_data(layer.up.weight), _data(layer.down.weight), _data(layer.embedding.weight)}
+    assert len(addresses) == 3
+
+    _, graphs = _compiled(layer, torch.zeros(1, MOST_ROWS + 1, dtype=torch.int64))
+    assert "outrider.packed_linear.default" not in _names(graphs[0])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_int8_weights_are_packed_as_they_are(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(Int8Linear(nn.Linear(32, 48)), Int8Linear(nn.Linear(48, 16, bias=False))).to(dtype)
+    x = torch.randn(5, 32).to(dtype)
+    output, graphs = _compiled(layer, x)
+    assert torch.allclose(output, layer(x), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-2)
+    assert _names(graphs[0]).count("outrider.packed_linear.default") == 2
+    assert {copy.dtype for copy in _PACKED[layer[0].integers].values()} == {torch.int8}
+
+
+def _data(weight: torch.Tensor) -> int:
+    """The address of the only packed copy that begins with this weight."""
+    (copy,) = _PACKED[weight].values()
+    return copy.data_ptr()
+
+
+def test_changed_weights_are_packed_again() -> None:
+    layer, tokens = Layer(), torch.tensor([[3]])
+    _compiled(layer, tokens)
+    with torch.no_grad():
+        layer.down.weight.mul_(2)
+    output, _ = _compiled(layer, tokens)
+    assert torch.allclose(output, layer(tokens), atol=1e-6)
+
+
+def test_a_packed_copy_ends_with_its_weights() -> None:
+    weights = [torch.ones(64, 8), torch.ones(64, 8)]
+    copy = weakref.ref(_packed(weights))
+    assert copy() is _packed(weights)
+    del weights
+    gc.collect()
+    assert copy() is None
