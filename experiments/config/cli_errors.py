@@ -1,5 +1,6 @@
 """Terminal output shared by the commands: status lines, and one-line errors for wrong input."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,27 @@ def status(doing: str) -> Status | Steps:
 def announce(doing: str) -> None:
     """Print the start of a timed step; a spinner's thread would disturb the timing."""
     Console(stderr=True).print(doing, highlight=False, soft_wrap=True)
+
+
+class _Announced(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        announce(record.getMessage())
+
+
+@contextmanager
+def announcing(logger: str) -> Iterator[None]:
+    """Print the messages of a logger in the block, as `announce` does, and keep them from Hydra's log."""
+    log, handler = logging.getLogger(logger), _Announced()
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def relative(folder: Path) -> Path:

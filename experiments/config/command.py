@@ -10,7 +10,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.config.cli_errors import announce, one_line_errors, status
+from experiments.config.cli_errors import announce, announcing, one_line_errors, status
 from experiments.config.help_text import CONF
 from experiments.config.override_checks import checked_arguments
 from experiments.config.resolvers import register_resolvers
@@ -41,7 +41,8 @@ def run_command(name: str) -> None:
     def task(cfg: DictConfig) -> None:
         register_resolvers()  # a launcher's processes unpickle this function only
         try:
-            _loaded(name).run(cfg)
+            with announcing("framework"):
+                _loaded(name).run(cfg)
         except BaseException:
             remove_if_unused(Path(HydraConfig.get().runtime.output_dir))
             raise

@@ -182,7 +182,7 @@ class PartTimer:
         """
         self.compiled = compiled
         self._pass = target_passes or new_target_passes(target)
-        self._propose = Compiled(_propose, target.device)
+        self._propose = Compiled(_propose, target.device, name="a draft")
 
     def target_pass(self, model: CachedLM, sequences: Sequences, draft: Draft) -> Callable[[], object]:
         """Return a target pass over pending and the draft's nodes.
@@ -215,7 +215,7 @@ class PartTimer:
 
 def new_target_passes(target: Target) -> Compiled:
     """Return an empty cache of compiled target passes."""
-    return Compiled(_pass, target.device)
+    return Compiled(_pass, target.device, name="a target pass")
 
 
 def _fed(sequences: Sequences, draft: Draft) -> Tensor:

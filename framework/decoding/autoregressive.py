@@ -32,7 +32,7 @@ class Autoregressive:
             target.model.refuse_compiling()
         self.target = target
         self.sampling = sampling
-        self._graph = Compiled(self._on_device, target.device) if compiled else None
+        self._graph = Compiled(self._on_device, target.device, name="a step of plain decoding") if compiled else None
 
     @torch.no_grad()
     def generate(

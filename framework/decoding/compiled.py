@@ -2,6 +2,8 @@
 
 import hashlib
 import inspect
+import logging
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -38,6 +40,7 @@ CPU_OPTIONS = {
     "realize_opcount_threshold": 8,  # otherwise the rotary embedding of a query is recomputed for every key
 }
 GPU_OPTIONS = {"triton.cudagraphs": True}
+LOG = logging.getLogger(__name__)
 MOST_NUMBERS = 64  # compiled graphs of one shape, each for other Python numbers among the arguments
 
 
@@ -60,8 +63,15 @@ def freezes_weights(device: torch.device) -> bool:
 class Compiled:
     """A function of tensors, compiled once per shape of its arguments (torch.compile)."""
 
-    def __init__(self, run: Callable[..., Any], device: torch.device):
+    def __init__(self, run: Callable[..., Any], device: torch.device, *, name: str):
+        """
+        Args:
+            run: the function.
+            device: device of its tensors.
+            name: what it computes, for the lines of the log.
+        """
         self._run = run
+        self._name = name
         self._freezes = freezes_weights(device)
         self._isolates = "isolate_recompiles" in inspect.signature(torch.compile).parameters  # from PyTorch 2.13 on
         self._graphs: dict[Hashable, Callable[..., Any]] = {}
@@ -72,26 +82,38 @@ class Compiled:
         self._buffers.hold(sequences, finisher)
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
-        """Run the graph of this shape; the first call with a shape compiles it, which takes a minute.
+        """Run the graph of this shape; the first call with a shape compiles it, which takes a minute, and logs that.
 
         Args:
             shape: shapes of all tensors, or values that determine them.
             arguments: tensors, and objects that hold them. The Python numbers among them are guarded: another number
                 compiles another graph.
         """
-        if shape not in self._graphs:
-            isolated = self._isolates
-            self._graphs[shape] = torch.compile(  # type: ignore[call-overload]
-                self._run if isolated else _with_own_code(self._run),
-                fullgraph=True,
-                dynamic=False,
-                **({"isolate_recompiles": True, "recompile_limit": MOST_NUMBERS} if isolated else {}),
-                backend=BACKENDS["cpu" if self._freezes else "cuda"],
-                options={"guard_filter_fn": _numbers_only},
-            )
+        if shape in self._graphs:
+            return self._called(shape, arguments)
+        LOG.info("compiling %s: a minute, or seconds from the compiler's cache", self._name)
+        start = time.perf_counter()
+        self._graphs[shape] = self._new_graph()
+        result = self._called(shape, arguments)
+        LOG.info("compiled %s in %.0f s", self._name, time.perf_counter() - start)
+        return result
+
+    def _called(self, shape: Hashable, arguments: tuple[Any, ...]) -> Any:
         many = nullcontext() if self._isolates else torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
         with _constant_weights() if self._freezes else nullcontext(), many:
             return self._graphs[shape](*arguments)
+
+    def _new_graph(self) -> Callable[..., Any]:
+        isolated = self._isolates
+        graph: Callable[..., Any] = torch.compile(  # type: ignore[call-overload]
+            self._run if isolated else _with_own_code(self._run),
+            fullgraph=True,
+            dynamic=False,
+            **({"isolate_recompiles": True, "recompile_limit": MOST_NUMBERS} if isolated else {}),
+            backend=BACKENDS["cpu" if self._freezes else "cuda"],
+            options={"guard_filter_fn": _numbers_only},
+        )
+        return graph
 
 
 def _with_own_code(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,7 +214,7 @@ class CompiledRound:
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
         run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
-        self._graph = Compiled(run, on_device.target.device)
+        self._graph = Compiled(run, on_device.target.device, name="a round")
 
     def begin(self, sequences: Sequences, finisher: Finisher) -> None:
         """As `Compiled.begin`."""

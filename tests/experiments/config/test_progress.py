@@ -1,12 +1,13 @@
 """Progress without a terminal: lines with what is done and the time left."""
 
+import logging
 import threading
 import time
 
 import pytest
 
 from experiments.config import progress
-from experiments.config.cli_errors import status
+from experiments.config.cli_errors import announcing, status
 from experiments.config.progress import Steps
 
 
@@ -47,3 +48,12 @@ def test_a_short_step_prints_nothing(capsys: pytest.CaptureFixture) -> None:
     with Steps(2, "reading", is_timed=True, is_hidden=True) as steps:
         steps.update("reading", advance=1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_messages_of_the_framework_are_printed_while_a_command_runs(capsys: pytest.CaptureFixture) -> None:
+    log = logging.getLogger("framework.decoding.compiled")
+    log.info("before")
+    with announcing("framework"):
+        log.info("compiling %s", "a round")
+    log.info("after")
+    assert capsys.readouterr().err == "compiling a round\n"

@@ -237,12 +237,14 @@ def test_drafts_that_the_policy_ends_are_drafted_outside():
     assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
 
 
-def test_end_of_text_and_other_batches():
-    """The same compiled graphs serve new prompts; each batch size has its own."""
+def test_end_of_text_and_other_batches(caplog):
+    """The same compiled graphs serve new prompts; each batch size has its own, and the log has a line for each."""
+    caplog.set_level("INFO", "framework")
     eager, graph = small_engines(GREEDY, Fixed(gamma=2))
     ends = tokens_of(eager, RAGGED)[0][4]
     for prompts in (RAGGED, [[7] * 9, [3, 4], [30]], [[8, 9]], RAGGED):
         assert tokens_of(graph, prompts, eos_ids=(ends,)) == tokens_of(eager, prompts, eos_ids=(ends,))
+    assert sum("compiling a round" in message for message in caplog.messages) == 2
 
 
 def test_detailed_counts_are_taken_call_by_call():
@@ -268,7 +270,11 @@ def test_fused_attention_is_sdpa(num_rows, num_tokens):
             return lm.forward(tokens, starts, visible=6 + num_tokens).logits
 
         with torch.no_grad():
-            return compiled.Compiled(read, lm.device)(0, tokens, starts) if as_graph else read(tokens, starts)
+            return (
+                compiled.Compiled(read, lm.device, name="a pass")(0, tokens, starts)
+                if as_graph
+                else read(tokens, starts)
+            )
 
     expected = logits_of("sdpa", False)
     for as_graph in (False, True):
