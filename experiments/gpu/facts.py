@@ -19,7 +19,7 @@ def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> N
         findings.note(after_the_product=driver_state(device))
 
 
-def operations_per_second(size: int, device: torch.device) -> float:
+def operations_per_second(size: int, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> float:
     """Arithmetic operations per second of a product of two square matrices of random numbers."""
-    left, right = torch.randn(2, size, size, device=device, dtype=torch.bfloat16)
+    left, right = torch.randn(2, size, size, device=device, dtype=dtype)
     return 2 * size**3 / seconds_each(lambda: left @ right, device, times=10)
