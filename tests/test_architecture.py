@@ -17,7 +17,8 @@ MOST_MODULES = 16
 # Folder of the framework -> other folders that it may import.
 MAY_IMPORT = {
     "core": set(),
-    "models": {"core"},
+    "kernels": set(),
+    "models": {"core", "kernels"},
     "verifiers": {"core"},
     "metrics": {"core", "models"},
     "heads": {"core", "models"},
@@ -25,7 +26,7 @@ MAY_IMPORT = {
     "gamma_policies": {"core", "metrics", "heads"},
     "drafting": {"core", "models", "prompts"},
     "training": {"core", "models", "heads"},
-    "decoding": {"core", "models", "metrics", "verifiers", "gamma_policies"},
+    "decoding": {"core", "models", "metrics", "verifiers", "gamma_policies", "kernels"},
     "remote": {"core", "models", "drafting"},
     "conformance": {"core", "models", "metrics", "verifiers", "prompts", "gamma_policies", "decoding"},
 }

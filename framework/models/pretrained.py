@@ -35,12 +35,12 @@ from framework.core.option_error import (
     UnreadableError,
 )
 from framework.core.validation import check_whole
+from framework.kernels.int8_linear import round_to_int8
 from framework.models import attention as fused_attention
 from framework.models.attention import AUTO, CHOICES, can_change, own_attention
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 from framework.models.generation_options import active_options, check_generation
 from framework.models.hub import why_unreachable
-from framework.models.int8_linear import round_to_int8
 from framework.models.model_support import longest_context
 from framework.models.target import Target
 from framework.models.tensor_parallel import check_tensor_parallel, sharding, whole

@@ -10,8 +10,8 @@ from torch.fx import GraphModule
 from torch.nn.functional import linear
 
 from framework.decoding.compiled import why_not
+from framework.kernels.int8_linear import Int8Linear
 from framework.kernels.packed_linear import _PACKED, MOST_ROWS, _packed, operators, pack, use_packed_linear
-from framework.models.int8_linear import Int8Linear
 
 pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}  # of the largest output; bfloat16 outputs have 8 bits

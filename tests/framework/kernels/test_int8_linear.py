@@ -12,7 +12,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
-from framework.models.int8_linear import Int8Linear, round_to_int8
+from framework.kernels.int8_linear import Int8Linear, round_to_int8
 from framework.models.pretrained import load_target
 
 LOADING = {"dtype": "float32", "device": "cpu", "attention": "auto", "context": None}
