@@ -4,15 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.measurement import timing
+from experiments.measurement import batch_runner, timing
 
 
 @pytest.fixture(scope="session", autouse=True)
-def parts_are_timed_cold() -> Iterator[None]:
-    """The parts of a round are timed without warming up, which is most of a point's time and only steadies its numbers.
+def parts_are_timed_once() -> Iterator[None]:
+    """The parts of a round are timed once and cold: repeating them is most of a point's time and steadies its numbers.
 
     No test looks at how fast anything is.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "WARM_UP_SECONDS", 0)
+        patch.setattr(timing, "BLOCKS", 1)
+        patch.setattr(batch_runner, "PART_REPEATS", 1)
+        patch.setattr(batch_runner, "COSTS_REPEATS", 1)
         yield

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from experiments import measure
 from experiments.config import resolvers
-from experiments.measurement import batch_runner, bench
+from experiments.measurement import bench
 from experiments.proof.tiny_drafters import FITTED
 from experiments.results.records import load_records
 from framework.conformance.tiny_models import save_tiny
@@ -106,7 +106,6 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
         with (
             mock.patch.object(sys, "argv", ["measure", *arguments, f"hydra.run.dir={folder}"]),
             mock.patch.object(resolvers, "ZOO", tiny()[0]),
-            mock.patch.object(batch_runner, "PART_REPEATS", 1),
             mock.patch.object(bench, "provenance", lambda device: {}),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),

@@ -9,6 +9,7 @@ from hydra import compose, initialize
 from omegaconf import OmegaConf
 from torch._inductor.exc import InvalidCxxCompiler
 
+from experiments import benchmark as benchmark_module
 from experiments.benchmark import COLUMNS, Benchmark, check_before_loading, entries, table, write
 from experiments.measurement.plan import Plan
 from experiments.proof.tiny_drafters import tiny_factory
@@ -42,6 +43,7 @@ def rows():
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(compiled.BACKENDS, "cpu", "eager")
+        patch.setattr(benchmark_module, "PART_REPEATS", 1)  # as everywhere: see conftest.py
         field = list(entries(settings("gamma.gamma=2"), target, drafters, sampling))
         benchmark = Benchmark(field, target, sampling, plan)
         found = benchmark.run()
