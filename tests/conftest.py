@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.measurement import batch_runner, timing
+from framework.decoding import prefill
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,3 +20,11 @@ def parts_are_timed_once() -> Iterator[None]:
         patch.setattr(batch_runner, "PART_REPEATS", 1)
         patch.setattr(batch_runner, "COSTS_REPEATS", 1)
         yield
+
+
+@pytest.fixture
+def narrow_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers hold what is needed: for thousands of rows of a few tokens, clearing 256 slots each takes a third of the
+    time.
+    """
+    monkeypatch.setattr(prefill, "LEAST_WIDTH", 16)

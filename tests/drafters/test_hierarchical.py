@@ -141,6 +141,7 @@ def test_nothing_is_drafted_for_rows_that_are_done():
     assert min(passes for _, passes in alone) < max(passes for _, passes in alone) == most
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.slow
 def test_four_levels_keep_the_contract():
     target = tiny_target(vocabulary=5)

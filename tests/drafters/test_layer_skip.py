@@ -335,6 +335,7 @@ CONTRACTS = [
 ]
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize(("family", "options"), CONTRACTS, ids=str)
 def test_it_keeps_the_contract(family: str, options: dict) -> None:
     target = tiny_target(family, vocabulary=5)

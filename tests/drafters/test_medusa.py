@@ -254,6 +254,7 @@ def test_greedy_decoding_gives_the_targets_own_tokens(folder, form):
             assert engine.generate([prompt], stopping=stopping, seeds=[0]).tokens[0] == expected.tokens[row]
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_keeps_the_contract(tmp_path, form):
     target = tiny_target(vocabulary=5)

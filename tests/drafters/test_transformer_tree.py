@@ -45,6 +45,7 @@ def generate(target, drafter, prompts, *, sampling=GREEDY, gamma=3, verifier=Non
     return engine.generate(prompts, stopping=stopping, seeds=list(range(len(prompts))), detailed=True)
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize(
     ("branching", "children", "shape"),
     [FORMS[0], FORMS[3], *(pytest.param(*form, marks=pytest.mark.slow) for form in FORMS[1:3])],

@@ -18,6 +18,8 @@ from framework.core.sampling import Sampling, argmax, draw
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from framework.verifiers.verifier import Guarantee
 
+pytestmark = pytest.mark.usefixtures("narrow_buffers")
+
 V = 5
 SAMPLES = 4000
 

@@ -176,6 +176,7 @@ def test_sampled_tokens_keep_their_distribution(family):
         assert wrong.p_value < 1e-9, "the test misses a state that has read an extra token"
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize("family", mostly_slow(KINDS, fast=["lfm2"]))
 def test_a_recurrent_drafter_keeps_the_contract(family):
     target = tiny_target(vocabulary=5)
