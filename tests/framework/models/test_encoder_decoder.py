@@ -61,6 +61,7 @@ def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
             prompt += [token]
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize(
     "name",
     mostly_slow(
@@ -73,6 +74,7 @@ def test_every_drafter_keeps_its_contract(name):
     check_drafter(tiny_factory(name, 5), target=target, samples=2000).require()
 
 
+@pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize("family", mostly_slow(["t5", "bart"], fast=["t5"]))
 def test_a_drafter_with_an_encoder_keeps_its_contract(family, tmp_path):
     """The drafter reads the target's sources."""
@@ -118,17 +120,25 @@ def test_each_source_is_read_once():
     hook.remove()
 
 
+ONE_OR_RAGGED = pytest.mark.parametrize(
+    "prompts",
+    [pytest.param(SOURCES[:1], id="one", marks=pytest.mark.slow), pytest.param(SOURCES[:3], id="ragged")],
+)
+
+
+@pytest.fixture
+def as_traced(monkeypatch):
+    """Graphs run eagerly, as they were traced."""
+    torch._dynamo.reset()
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+
+
 @pytest.mark.parametrize(
     "name",
     mostly_slow(["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"], fast=["small_transformer"]),
 )
-@pytest.mark.parametrize(
-    "prompts",
-    [pytest.param(SOURCES[:1], id="one", marks=pytest.mark.slow), pytest.param(SOURCES[:3], id="ragged")],
-)
-def test_compiled_graphs_give_the_tokens_of_the_eager_loop(name, prompts, monkeypatch):
-    torch._dynamo.reset()
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+@ONE_OR_RAGGED
+def test_compiled_graphs_give_the_tokens_of_the_eager_loop(name, prompts, as_traced):
     target = tiny_target("t5")
     stopping, seeds = Stopping(max_new_tokens=12), list(range(len(prompts)))
     eager, graph = (
@@ -136,8 +146,14 @@ def test_compiled_graphs_give_the_tokens_of_the_eager_loop(name, prompts, monkey
     )
     expected = eager.generate(prompts, stopping=stopping, seeds=seeds).tokens
     assert graph.generate(prompts, stopping=stopping, seeds=seeds).tokens == expected
+
+
+@ONE_OR_RAGGED
+def test_compiled_plain_decoding_too(prompts, as_traced):
+    target, seeds = tiny_target("t5"), list(range(len(prompts)))
     baseline = Autoregressive(target=target, sampling=GREEDY, compiled=True)
-    assert baseline.generate(prompts, stopping=stopping, seeds=seeds).tokens == plain(target, prompts, 12)
+    got = baseline.generate(prompts, stopping=Stopping(max_new_tokens=12), seeds=seeds).tokens
+    assert got == plain(target, prompts, 12)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +170,7 @@ def test_what_sources_are_padded_with_is_not_seen(family, attention, dtype):
 
 
 @pytest.mark.parametrize("family", mostly_slow(WITH_ENCODER, fast=["t5", "bart"]))
-def test_compiled_graphs_do_not_look_at_what_sources_are_padded_with(family, monkeypatch):
-    torch._dynamo.reset()
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+def test_compiled_graphs_do_not_look_at_what_sources_are_padded_with(family, as_traced):
     fused_attention.register()
     target = tiny_target(family, attention=fused_attention.NAME)
     engine, stopping = engine_of(target, "prompt_lookup", as_graph=True), Stopping(max_new_tokens=12)
