@@ -32,8 +32,10 @@ from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.rounds import readout
 from tests.support.slow_cases import mostly_slow
 
+pytestmark = pytest.mark.usefixtures("narrow_buffers")
+
 FOLDER = Path(__file__).parents[3] / "conf" / "gamma"
-POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+POLICIES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - {"fixed_8"})  # fixed with another number
 register_resolvers()  # one yaml refers to an embedded head
 GREEDY = Sampling(temperature=0)
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [3, 4], [1, 2, 1, 2, 1, 2, 1], [30], [7] * 20, [11, 12, 13], [2, 40, 2, 40]]
@@ -44,7 +46,6 @@ LIVELY = {
     "draft_exit": {"max_gamma": 4, "threshold": 0.3, "alpha_target": 0.6, "b2": 0.0, "eps": 0.1},
     "confidence_threshold": {"max_gamma": 4, "threshold": 0.6},
     "entropy_bound": {"max_gamma": 4, "threshold": 0.57},
-    "fixed_8": {"gamma": 4},
     "stop_head": {"max_gamma": 4, "threshold": 0.4},
     "bandit": {"gammas": [1, 3, 0, 4]},
 }
@@ -263,10 +264,11 @@ def test_output_follows_the_targets_distribution(name: str, policy: str, samplin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["heuristic", "expected_speedup", "bandit"])
-@pytest.mark.parametrize("name", STEPWISE)
+@pytest.mark.parametrize(
+    ("name", "policy"), [("ngram", "heuristic"), ("small_transformer", "expected_speedup"), ("ngram", "bandit")]
+)
 def test_output_follows_the_targets_distribution_in_small_batches(name: str, policy: str) -> None:
-    """Batches of four rows, where gamma depends on each row; false-alarm rate 1e-7 each."""
+    """Batches of four rows, where gamma depends on each row and on no drafter; false-alarm rate 1e-7 each."""
     target = tiny_target(vocabulary=3, **NARROW)
     decoder = engine(target, build_drafter(name, target), policy_of(policy), Sampling())
     fit, passes = fit_of(decoder, rows_together=4)
