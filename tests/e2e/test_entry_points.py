@@ -169,17 +169,23 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     assert (tmp_path / "third" / "report.html").read_text().count("+0.00 (+0.00 to +0.00)") == len(records)
 
 
+# What can be known to be wrong without a model is, before one is loaded.
+COST_NO_MODEL = {
+    "gamma.gamma=-1", "batch_size=0", "sampling.top_p=1.5", "prompts.source.path=nowhere.jsonl", "device=abacus",
+    "drafter.max_ngram=1.5", "+drafter.depth=1",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         (["gamma.gamma=-1"], "gamma.gamma is -1"),
         (["sampling.temperature=-0.5"], "sampling.temperature is -0.5"),
+        (["drafter.max_ngram=1.5"], "drafter.max_ngram is 1.5"),
         (["sampling.top_p=0"], "sampling.top_p is 0"),
         (["sampling.top_p=1.5"], "sampling.top_p is 1.5"),
-        (["drafter=telepathy"], "drafter is 'telepathy'; allowed: "),
         (["drafter.nonsense=3"], "nonsense"),
         (["stop_strings=abc"], "stop_strings is 'abc'"),
-        (["max_new_tokens=abc"], "max_new_tokens is 'abc'"),
         (["prompts.count=abc"], "prompts.count is 'abc'"),
         (["prompts.max_prompt_tokens=0"], "prompts.max_prompt_tokens is 0"),
         (["max_new_tokens=0"], "max_new_tokens is 0"),
@@ -223,6 +229,8 @@ def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_pa
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong, says):
+    if wrong[0] in COST_NO_MODEL:
+        monkeypatch.setattr(builders, "build_target", lambda cfg: pytest.fail("the target was loaded"))
     with pytest.raises(SystemExit) as stopped:
         run(measure, monkeypatch, capfd, *tiny, "drafter=prompt_lookup", *wrong, f"hydra.run.dir={tmp_path}")
     # Hydra repeats the overrides before the error and names a variable after it; neither explains anything.
@@ -231,18 +239,6 @@ def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong
     assert stopped.value.code == 1
     assert says in "\n".join(shown), shown
     assert "Traceback" not in shown and (len(shown) == 1 or "drafter=" in wrong[0] or "nonsense" in wrong[0]), shown
-
-
-def test_wrong_numbers_cost_no_model(tiny, tmp_path, monkeypatch, capfd):
-    """What can be known to be wrong without a model is, before one is loaded."""
-    monkeypatch.setattr(builders, "build_target", lambda cfg: pytest.fail("the target was loaded"))
-    for wrong in (
-        "gamma.gamma=-1", "batch_size=0", "sampling.top_p=2", "prompts.source.path=nowhere", "device=abacus",
-        "drafter.max_ngram=1.5", "+drafter.depth=1",
-    ):  # fmt: skip
-        with pytest.raises(SystemExit):
-            run(measure, monkeypatch, capfd, *tiny, "drafter=prompt_lookup", wrong, f"hydra.run.dir={tmp_path}")
-        capfd.readouterr()
 
 
 @pytest.mark.slow

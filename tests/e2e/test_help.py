@@ -6,6 +6,9 @@ import shlex
 import subprocess
 import sys
 import traceback
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -22,12 +25,14 @@ COMMANDS = sorted(path.stem for path in EXPERIMENTS.glob("*.py") if "@command(" 
 EXAMPLE = re.compile(r"python -m experiments\.(\w+)(.*)")
 
 
-def help_of(command: str, monkeypatch, capsys, *arguments: str) -> str:
-    monkeypatch.setattr(sys, "argv", [command, "--help", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        importlib.import_module(f"experiments.{command}").main()
+@cache
+def help_of(command: str, *arguments: str) -> str:
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr(sys, "argv", [command, "--help", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            importlib.import_module(f"experiments.{command}").main()
     assert not stopped.value.code
-    return capsys.readouterr().out
+    return printed.getvalue()
 
 
 def test_all_commands_are_looked_at():
@@ -36,8 +41,8 @@ def test_all_commands_are_looked_at():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_short_and_has_what_a_command_is_its_examples_and_its_parts(command, monkeypatch, capsys):
-    text = help_of(command, monkeypatch, capsys)
+def test_help_is_short_and_has_what_a_command_is_its_examples_and_its_parts(command):
+    text = help_of(command)
     lines = text.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 135, text
     assert lines[0] == (CONF / f"{command}.yaml").read_text().splitlines()[0].removeprefix("# ")
@@ -58,8 +63,8 @@ def defaults_of(command: str) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_example_of_a_help_text_can_be_composed(command, monkeypatch, capsys):
-    examples = EXAMPLE.findall(help_of(command, monkeypatch, capsys))
+def test_every_example_of_a_help_text_can_be_composed(command):
+    examples = EXAMPLE.findall(help_of(command))
     assert examples
     for named, written in examples:
         assert named == command
@@ -79,9 +84,9 @@ def test_every_example_of_a_help_text_can_be_composed(command, monkeypatch, caps
             compose(name, one_each)
 
 
-def test_a_choice_on_the_command_line_is_the_one_in_brackets(monkeypatch, capsys):
-    assert "[small_transformer]" in help_of("measure", monkeypatch, capsys)
-    text = help_of("measure", monkeypatch, capsys, "drafter=medusa")
+def test_a_choice_on_the_command_line_is_the_one_in_brackets():
+    assert "[small_transformer]" in help_of("measure")
+    text = help_of("measure", "drafter=medusa")
     assert "[medusa]" in text and "[small_transformer]" not in text
 
 
