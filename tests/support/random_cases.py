@@ -11,6 +11,7 @@ import torch
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from experiments.config.builders import build
 from experiments.config.resolvers import register_resolvers
@@ -73,9 +74,10 @@ def target_of(model: Model) -> Target:
 
 
 @torch.no_grad()
-def uncached(target: Target, tokens: list[int]) -> Tensor:
-    """Logits [T, V] of one row, by a single forward pass without a KV cache."""
-    return target.model.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, :, : target.vocabulary_size]
+def uncached(target: Target, texts: list[list[int]]) -> Tensor:
+    """[B, T, V] logits by one forward pass without a KV cache; what pads a text on the right is not seen by it."""
+    tokens = pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+    return target.model.model(input_ids=tokens, use_cache=False).logits[..., : target.vocabulary_size]
 
 
 # Drafters

@@ -94,8 +94,7 @@ def assert_is_plain_decoding(case: Case, verifier: Verifier, detailed: bool) -> 
     assert all(difference.margin < ROUNDING[case.model.dtype] for difference in found), (found, expected, got)
     if not found:
         assert got.finish_reasons == expected.finish_reasons
-    for prompt, tokens in zip(case.prompts, got.tokens, strict=True):
-        logits = uncached(case.target, prompt + tokens)[len(prompt) - 1 : -1]
+    for tokens, logits in zip(got.tokens, uncached_new(case, got), strict=True):
         gap = logits.amax(1) - logits.gather(1, torch.tensor(tokens).unsqueeze(1)).squeeze(1)
         assert gap.max() < ROUNDING[case.model.dtype]
     assert_ends_are_right(case, got)
@@ -103,6 +102,15 @@ def assert_is_plain_decoding(case: Case, verifier: Verifier, detailed: bool) -> 
     counts = got.tally.counts()
     if detailed:  # at temperature 0 stops are certain: expected counts equal observed ones
         assert counts["expected"] == counts["accepted"] and counts["expected_variance"] == 0
+
+
+def uncached_new(case: Case, generation: Generation) -> list[Tensor]:
+    """[new tokens, V] logits of every row, from which its new tokens were taken."""
+    rows = list(zip(case.prompts, generation.tokens, strict=True))
+    logits = uncached(case.target, [prompt + tokens for prompt, tokens in rows])
+    return [
+        its[len(prompt) - 1 : len(prompt) - 1 + len(tokens)] for its, (prompt, tokens) in zip(logits, rows, strict=True)
+    ]
 
 
 def assert_ends_are_right(case: Case, generation: Generation) -> None:
@@ -195,9 +203,8 @@ def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, or
         assert again.tokens == [together.tokens[row] for row in batch]
         assert again.finish_reasons == [together.finish_reasons[row] for row in batch]
     if engine.verifier.guarantee is Guarantee.EXACT:
-        for prompt, tokens in zip(case.prompts, together.tokens, strict=True):
-            probs = sampling.probs(uncached(case.target, prompt + tokens)[len(prompt) - 1 : -1])
-            assert (probs.gather(1, torch.tensor(tokens).unsqueeze(1)) > 0).all()
+        for tokens, logits in zip(together.tokens, uncached_new(case, together), strict=True):
+            assert (sampling.probs(logits).gather(1, torch.tensor(tokens).unsqueeze(1)) > 0).all()
 
 
 # Dictated acceptance
@@ -229,23 +236,29 @@ def assert_state_follows(case: Case, sampling: Sampling, stops: list[list[int]])
     for number, proposed in recorder.proposal_of.items():
         outcome, logits = recorder.outcomes[number], verifier.logits[1 + number]  # prefill's logits come first
         assert_same_offer(proposed.draft, begun_anew(case, proposed, sampling), outcome.active, case.model.vocabulary)
-        for row in outcome.active.nonzero().flatten().tolist():
-            for place, expected in uncached_rows(case.target, proposed.committed[row], outcome.draft, row).items():
-                error = (logits[row, place] - expected).abs().max()
-                assert error < 1e-9 * (1 + expected.abs().max())
+        rows = outcome.active.nonzero().flatten().tolist()
+        for (row, place), expected in uncached_nodes(case.target, proposed.committed, outcome.draft, rows).items():
+            error = (logits[row, place] - expected).abs().max()
+            assert error < 1e-9 * (1 + expected.abs().max())
 
 
-def uncached_rows(target: Target, committed: list[int], draft: Draft, row: int) -> dict[int, Tensor]:
-    """[V] logits by row of [pending, nodes...], pending and offered nodes; one pass per branch."""
-    tokens, parent, paths = draft.tokens[row].tolist(), draft.parent[row].tolist(), {-1: [-1]}
-    for node in draft.valid[row].nonzero().flatten().tolist():
-        paths[node] = [*paths[parent[node]], node]
-    found: dict[int, Tensor] = {}
-    for node, path in reversed(paths.items()):  # leaves first: their passes cover the nodes above
-        if node + 1 not in found:
-            logits = uncached(target, committed + [tokens[above] for above in path[1:]])
-            found |= {above + 1: logits[len(committed) - 1 + depth] for depth, above in enumerate(path)}
-    return found
+def uncached_nodes(
+    target: Target, committed: list[list[int]], draft: Draft, rows: list[int]
+) -> dict[tuple[int, int], Tensor]:
+    """[V] logits by row and place in [pending, nodes...], pending and offered nodes; every branch is a text."""
+    texts: list[list[int]] = []
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in rows:
+        tokens, parent, paths = draft.tokens[row].tolist(), draft.parent[row].tolist(), {-1: [-1]}
+        for node in draft.valid[row].nonzero().flatten().tolist():
+            paths[node] = [*paths[parent[node]], node]
+        for node, path in reversed(paths.items()):  # leaves first: their texts hold the nodes above
+            if (row, node + 1) not in found:
+                end = len(committed[row]) - 1
+                found |= {(row, above + 1): (len(texts), end + depth) for depth, above in enumerate(path)}
+                texts.append(committed[row] + [tokens[above] for above in path[1:]])
+    logits = uncached(target, texts)
+    return {place: logits[text, position] for place, (text, position) in found.items()}
 
 
 def dictated(stops: list[list[int]]) -> Pattern:
