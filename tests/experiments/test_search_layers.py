@@ -372,9 +372,15 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_layers", "trials"), [(4, 40), (7, 200)])
-def test_a_search_comes_near_the_best_of_all_sets(num_layers: int, trials: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_layers", "trials"), [(4, 40), (6, 100)])
+def test_a_search_comes_near_the_best_of_all_sets(
+    num_layers: int, trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Judging a few per cent of all sets of a random target reaches 98% of the optimum, and no less than uniform."""
+    # In memory: a trial waits for the disk some twenty times.
+    monkeypatch.setattr(
+        layer_search, "open_study", lambda folder, name, direction, made_of: optuna.create_study(direction=direction)
+    )
     target = tiny_target(num_hidden_layers=num_layers, hidden_size=16, intermediate_size=24)
     costs = measure_costs(target, PROMPTS, Sampling(), max_gamma=2, by="operations")
     objective = ZeroOverhead(target, PROMPTS, Sampling(), costs, rounds=1, seed=0)
