@@ -102,6 +102,7 @@ class _Overrides:
         theirs = [str(each.input_line) for each in overrides if each.key_or_group == SEARCH_PATH]
         self._path = theirs or path  # further folders of yamls, whose choices only Hydra knows
         self._overrides = overrides
+        self._known: dict[str, list[str]] = {}  # choices by group; Hydra takes milliseconds for each
 
     def checked(self, *, is_sweep: bool) -> list[str]:
         """
@@ -194,7 +195,11 @@ class _Overrides:
 
     def _choices(self, override: Override) -> list[str]:
         """Choices of the config group that an override selects from; empty if its key is no group."""
-        return list(GlobalHydra.instance().config_loader().get_group_options(override.key_or_group))
+        key = override.key_or_group
+        if key not in self._known:
+            is_option = "." in key
+            self._known[key] = [] if is_option else GlobalHydra.instance().config_loader().get_group_options(key)
+        return self._known[key]
 
     def _of_main_option(self, override: Override) -> Override:
         """The override of a group's main option if a group is set to a number: gamma.gamma=4 for gamma=4."""
