@@ -27,7 +27,7 @@ from experiments.config.fitting_drafters import prepare_comparison
 from experiments.config.option_checks import check_kind
 from experiments.config.progress import Steps
 from experiments.measurement.hugging_face import HuggingFaceGenerate
-from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms
+from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms, parted_from
 from experiments.measurement.plan import Batch, Plan
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.measurement.timing import (
@@ -40,7 +40,8 @@ from experiments.measurement.timing import (
     time_parts_amid,
     timed,
 )
-from experiments.reporting.tables.text_table import Cells, markdown, shown
+from experiments.peers.engines import DECODERS, RunningPeer, check_peers, decoders_at, running_peers
+from experiments.reporting.tables.text_table import ALARM, Cells, markdown, shown
 from experiments.results.model_names import facts, in_words
 from experiments.results.provenance import peak_memory, provenance
 from framework.core.drafter import Drafter, models_of
@@ -48,6 +49,7 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
+from framework.metrics.equality import within_float32
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import device_named
 from framework.models.target import Target
@@ -56,7 +58,7 @@ PART_REPEATS = 9  # timings of each part per repeat
 MODES = ("eager", "compiled")
 COLUMNS = [
     "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "baseline",
-    "zero-overhead", "efficiency", "τ", "d", "v", "compile s",
+    "zero-overhead", "efficiency", "τ", "d", "v", "compile s", "tokens equal",
 ]  # fmt: skip
 
 
@@ -65,10 +67,11 @@ class Entry:
     """One decoder and its timings.
 
     Attributes:
-        name: baseline, a drafter, or one of Hugging Face's decoders.
-        mode: eager, compiled, or "" for Hugging Face's.
+        name: baseline, a drafter, or a decoder of Hugging Face or of a peer.
+        mode: eager, compiled, or "" for decoders of others.
         decoder: the decoder.
         loop: engine whose parts are timed: the decoder itself, or for the baseline an engine at gamma 0.
+        is_peer: whether it is a decoder of a peer, such as OpenVINO.
         runs: timed batches, `runs[repeat][batch]`.
         with_parts: every run with the times of the loop's parts, taken right after it.
         stages: seconds by stage, `stages[repeat][batch]`; on a GPU, of one run that is not timed otherwise.
@@ -79,6 +82,7 @@ class Entry:
     mode: str
     decoder: Decoder
     loop: Engine | None = None
+    is_peer: bool = False
     runs: list[list[Timed]] = field(default_factory=list)
     with_parts: list[tuple[Timed, PartTimes]] = field(default_factory=list)
     stages: list[list[dict[str, float]]] = field(default_factory=list)
@@ -97,8 +101,8 @@ class Row:
         low: ms of the fastest repeat.
         high: ms of the slowest repeat.
         decode_ms: milliseconds per token without prefill; median over repeats.
-        over: speedups over others: end to end over HF generate and HF assisted (equal gamma), and without prefill, as
-            in all records, over the baseline in the same mode.
+        over: speedups over others: end to end over HF generate, HF assisted (equal gamma) and every decoder of a peer,
+            and without prefill, as in all records, over the baseline in the same mode.
         zero_overhead: zero-overhead speedup over that baseline.
         efficiency: measured over zero-overhead speedup. Each loop is compared with its own parts, timed right after
             it, because the machine's speed drifts within seconds.
@@ -107,6 +111,8 @@ class Row:
         v: time of a round's target pass in one-row target passes.
         compile_seconds: as in `Entry`.
         stages_ms: milliseconds by stage over all prompts.
+        tokens_equal: whether greedy tokens equal those of the first baseline, as `within_float32` defines it; None:
+            not greedy, not in float32, or that baseline itself.
     """
 
     temperature: float
@@ -124,6 +130,7 @@ class Row:
     v: float | None = None
     compile_seconds: float = 0.0
     stages_ms: dict[str, float] = field(default_factory=dict)
+    tokens_equal: bool | None = None
 
     @property
     def cells(self) -> list[str]:
@@ -138,10 +145,17 @@ class Row:
             f"{self.decode_ms:.2f}",
             *("" if figure is None else f"{figure:.2f}" for figure in figures),
             f"{self.compile_seconds:.0f}" if self.compile_seconds else "",
+            {None: "", True: "yes", False: f"{ALARM} NO"}[self.tokens_equal],
         ]
 
 
-def entries(cfg: DictConfig, target: Target, drafters: dict[str, Drafter], sampling: Sampling) -> Iterator[Entry]:
+def entries(
+    cfg: DictConfig,
+    target: Target,
+    drafters: dict[str, Drafter],
+    sampling: Sampling,
+    peers: Sequence[RunningPeer] = (),
+) -> Iterator[Entry]:
     """Build all entries at one temperature."""
     for mode in cfg.modes:
         compiled = mode == "compiled"
@@ -153,20 +167,26 @@ def entries(cfg: DictConfig, target: Target, drafters: dict[str, Drafter], sampl
         yield Entry(BASELINE, mode, plain, loop=loop)
         for name, engine in engines.items():
             yield Entry(name, mode, engine, loop=engine)
+    for name, decoder in decoders_at(peers, sampling):
+        yield Entry(name, "", decoder, is_peer=True)
     # Hugging Face pads batches and handles stop strings differently.
     if cfg.hugging_face and cfg.batch_size == 1 and not cfg.stop_strings:
         gamma = build(cfg.gamma).max_gamma
         yield Entry("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
         if not gamma:
             return
-        models = [getattr(drafter, "model", None) for drafter in drafters.values()]
-        small = next((model for model in models if isinstance(model, CachedLM)), None)
-        if small is not None:
+        if (small := draft_model_of(drafters)) is not None:
             yield Entry(
                 "hf_assisted", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small, gamma=gamma)
             )
             yield Entry("hf_assisted_default", "", HuggingFaceGenerate(target=target, sampling=sampling, drafter=small))
         yield Entry("hf_prompt_lookup", "", HuggingFaceGenerate(target=target, sampling=sampling, copied_tokens=gamma))
+
+
+def draft_model_of(drafters: Mapping[str, Drafter]) -> CachedLM | None:
+    """The model of the first drafter that is a small language model."""
+    models = [getattr(drafter, "model", None) for drafter in drafters.values()]
+    return next((model for model in models if isinstance(model, CachedLM)), None)
 
 
 class Benchmark:
@@ -255,14 +275,26 @@ class Benchmark:
             over=self._over(entry),
             compile_seconds=entry.compile_seconds,
             stages_ms=_stages_ms(entry.stages or [[run.stages for run in repeat] for repeat in entry.runs]),
+            tokens_equal=self._tokens_equal(entry),
             **explained,
         )
+
+    def _tokens_equal(self, entry: Entry) -> bool | None:
+        """Whether the greedy tokens are those of the first entry, a baseline; None: not comparable."""
+        first, target = self.entries[0], self._target
+        if entry is first or not self._sampling.greedy or target.model.model.dtype != torch.float32:
+            return None
+        prompts = [prompt for batch in self._plan.batches() for prompt in batch.prompts]
+        runs = {"first": first.runs, "other": entry.runs}
+        parted = parted_from(("first",), "other", runs, target, prompts, self._plan.stopping)["first"]
+        num_tokens = sum(len(tokens) for run in entry.runs[0] for tokens in run.generation.tokens)
+        return within_float32(parted, num_tokens)
 
     def _over(self, entry: Entry) -> dict[str, float]:
         """Speedups over other entries: medians of ratios per repeat, which cancel machine drift."""
         ratios = {}
         for other in self.entries:
-            if other is entry or other.name not in ("hf_generate", "hf_assisted", BASELINE):
+            if other is entry or not (other.is_peer or other.name in ("hf_generate", "hf_assisted", BASELINE)):
                 continue
             if other.name == BASELINE and other.mode != (entry.mode or "eager"):
                 continue
@@ -303,6 +335,18 @@ def table(rows: list[Row]) -> Cells:
     return [COLUMNS, *(row.cells for row in rows)]
 
 
+def peers_table(rows: list[Row]) -> Cells:
+    """Speedups of our decoders over each decoder of a peer; without peers, the heading alone."""
+    peers = [name for name in DECODERS if any(row.name == name for row in rows)]
+    ours = [row for row in rows if peers and row.mode]
+    heading = ["T", "decoder", "mode", *peers]
+    return [heading, *([f"{row.temperature:g}", row.name, row.mode, *_ratios(row, peers)] for row in ours)]
+
+
+def _ratios(row: Row, names: Sequence[str]) -> list[str]:
+    return [f"{row.over[name]:.2f}" if name in row.over else "" for name in names]
+
+
 def check_before_loading(cfg: DictConfig) -> None:
     """
     Raises:
@@ -314,6 +358,7 @@ def check_before_loading(cfg: DictConfig) -> None:
         raise ValueError(f"modes is {cfg.modes!r}; allowed: each of {', '.join(MODES)} at most once")
     check_temperatures(cfg)
     check_kind("hugging_face", cfg.hugging_face, [bool])
+    check_peers(cfg)
     if "compiled" in cfg.modes and (reason := why_not(device_named(cfg.device))):
         raise ValueError(f"modes is {cfg.modes!r}, but {reason}; or set modes=[eager]")
 
@@ -328,19 +373,24 @@ def main(cfg: DictConfig) -> None:
         models = {"target": facts([target.model.model])}
         models |= {name: facts(models_of(drafter)) for name, drafter in drafters.items()}
         rows: list[Row] = []
-        for sampling in samplings:
-            compared = list(entries(cfg, target, drafters, sampling))
-            rows += Benchmark(compared, target, sampling, plan).run()
-            torch._dynamo.reset()  # frees the compiled graphs of this temperature
+        gamma = build(cfg.gamma).max_gamma
+        with running_peers(cfg.peers, target, draft_model_of(drafters), plan, gamma=gamma) as peers:
+            for sampling in samplings:
+                compared = list(entries(cfg, target, drafters, sampling, peers))
+                rows += Benchmark(compared, target, sampling, plan).run()
+                torch._dynamo.reset()  # frees the compiled graphs of this temperature
         folder = Path(HydraConfig.get().runtime.output_dir)
         about = provenance(target.device) | {
             "seconds": time.perf_counter() - started,
             "models": models,
+            "peers": {peer.process.name: peer.process.version for peer in peers},
         }
         about |= peak_memory(target.device)
         write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
         console = Console(width=None if sys.stdout.isatty() else 170)
         console.print(shown(table(rows), title=f"{in_words(models, 'target')}: ms per token, and speedups over others"))
+        if peers:
+            console.print(shown(peers_table(rows), title="speedups over the decoders of peers, prefill included"))
         print(f"benchmark.json, benchmark.md, benchmark.png: {folder}")
 
 
@@ -350,6 +400,8 @@ def write(rows: list[Row], folder: Path, about: dict, config: object) -> None:
 
     record = {"about": about, "config": config, "rows": [asdict(row) for row in rows]}
     (folder / "benchmark.json").write_text(json.dumps(record, indent=1))
-    (folder / "benchmark.md").write_text(markdown(table(rows)), encoding="utf-8")
+    tables = [table(rows), peers_table(rows)]
+    text = "\n".join(markdown(cells) for cells in tables if cells[1:])
+    (folder / "benchmark.md").write_text(text, encoding="utf-8")
     labelled = [(f"{row.name} {row.mode}", row) for row in rows]
     draw_benchmark(labelled, folder / "benchmark.png")

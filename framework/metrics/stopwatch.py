@@ -66,6 +66,11 @@ class Stopwatch:
         yield
         self._blocks.append((name, begin, self._clock.now()))
 
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds of a stage that another process has timed."""
+        if self._only is None or name in self._only:
+            self._seconds[name] += seconds
+
     def seconds(self) -> dict[str, float]:
         """Seconds per stage so far; waits for the device."""
         self._clock.wait()

@@ -10,16 +10,35 @@ from omegaconf import OmegaConf
 from torch._inductor.exc import InvalidCxxCompiler
 
 from experiments import benchmark as benchmark_module
-from experiments.benchmark import COLUMNS, Benchmark, check_before_loading, entries, table, write
+from experiments.benchmark import COLUMNS, Benchmark, check_before_loading, entries, peers_table, table, write
 from experiments.measurement.plan import Plan
+from experiments.peers.engines import RunningPeer
 from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
 from framework.decoding import compiled
+from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
 from framework.prompts.prompt_set import Prompt, PromptSet
 
 PROMPTS = [[5, 6, 7, 8, 5, 6], [9, 10, 9]]
+PEER_ARMS = {"plain": "openvino", "prompt_lookup": "openvino_prompt_lookup"}
+
+
+class PretendedEngine:
+    """A process that decodes plainly as the target does, and with prompt lookup wrongly from the third token on."""
+
+    name, version = "openvino", "0"
+
+    def __init__(self, target):
+        self._plain = Autoregressive(target=target, sampling=Sampling(temperature=0))
+
+    def ask(self, request):
+        stopping = Stopping(max_new_tokens=request["max_new_tokens"])
+        (tokens,) = self._plain.generate([request["prompt"]], stopping=stopping, seeds=[0]).tokens
+        if request["arm"] == "prompt_lookup":
+            tokens = tokens[:2] + [(token + 1) % 50 for token in tokens[2:]]
+        return {"tokens": tokens, "first_seconds": 1e-5}
 
 
 def settings(*overrides: str):
@@ -44,7 +63,8 @@ def rows():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(compiled.BACKENDS, "cpu", "eager")
         patch.setattr(benchmark_module, "PART_REPEATS", 1)  # as everywhere: see conftest.py
-        field = list(entries(settings("gamma.gamma=2"), target, drafters, sampling))
+        peers = [RunningPeer(PretendedEngine(target), PEER_ARMS)]
+        field = list(entries(settings("gamma.gamma=2"), target, drafters, sampling, peers))
         benchmark = Benchmark(field, target, sampling, plan)
         found = benchmark.run()
     return found, {(each.name, each.mode): each.runs for each in field}
@@ -59,8 +79,9 @@ def test_all_decode_the_same_tokens(rows):
     """Hugging Face's loops too: at temperature 0 there is one right answer."""
     _, runs = rows
     tokens = {name: [run.generation.tokens for repeat in own for run in repeat] for name, own in runs.items()}
+    del tokens["openvino_prompt_lookup", ""]
     (first, *others) = tokens.values()
-    assert len(tokens) == 10
+    assert len(tokens) == 11
     assert all(other == first for other in others), tokens
 
 
@@ -78,13 +99,36 @@ def test_figures(rows):
     assert all(len(cells) == len(COLUMNS) for cells in table(found))
 
 
+def end_to_end_ms(batches):
+    return 1000 * sum(run.seconds for run in batches) / sum(len(run.generation.tokens[0]) for run in batches)
+
+
+def test_decoders_of_peers_are_timed_and_their_tokens_compared(rows):
+    found, runs = rows
+    by_name = {(row.name, row.mode): row for row in found}
+    for peer in PEER_ARMS.values():
+        assert by_name[peer, ""].ms > by_name[peer, ""].decode_ms > 0
+        pairs = zip(runs[peer, ""], runs["small_transformer", "compiled"], strict=True)
+        ratio = statistics.median(end_to_end_ms(theirs) / end_to_end_ms(ours) for theirs, ours in pairs)
+        assert by_name["small_transformer", "compiled"].over[peer] == ratio
+    equal = {key: row.tokens_equal for key, row in by_name.items()}
+    assert equal.pop(("baseline", "eager")) is None
+    assert not equal.pop(("openvino_prompt_lookup", "")) and all(equal.values())
+    assert {cells[1]: cells[-1] for cells in table(found)}["openvino_prompt_lookup"] == "‼ NO"
+    heading, *cells = peers_table(found)
+    assert heading == ["T", "decoder", "mode", *PEER_ARMS.values()]
+    assert [row[1:3] for row in cells] == [[row.name, row.mode] for row in found if row.mode]
+    assert cells[0][3] == f"{by_name['baseline', 'eager'].over['openvino']:.2f}"
+
+
 def test_what_is_written(rows, tmp_path):
     found, _ = rows
     write(found, tmp_path, {"machine": "a test"}, {})
     assert [row["name"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]] == [
         row.name for row in found
     ]
-    assert len((tmp_path / "benchmark.md").read_text().splitlines()) == 2 + len(found)
+    ours = [row for row in found if row.mode]
+    assert len((tmp_path / "benchmark.md").read_text().splitlines()) == 2 + len(found) + 1 + 2 + len(ours)
     assert (tmp_path / "benchmark.png").stat().st_size > 10_000
 
 
@@ -97,6 +141,7 @@ def test_what_is_written(rows, tmp_path):
         ("temperatures=[0,true]", r"temperatures is \[0, True\]; allowed: a list of numbers >= 0"),
         ("temperatures=[-1]", r"temperatures is \[-1\]; allowed: a list of numbers >= 0"),
         ("hugging_face=3", r"hugging_face is 3; allowed"),
+        ("peers=[vllm]", r"peers is \['vllm'\]; allowed: a list of openvino, llama_cpp"),
     ],
 )
 def test_wrong_settings_are_named(override, message):

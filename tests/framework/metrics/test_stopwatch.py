@@ -27,3 +27,13 @@ def test_a_stopwatch_may_time_some_stages_only():
         with stopwatch.stage(stage):
             pass
     assert list(stopwatch.seconds()) == ["prefill"]
+
+
+def test_seconds_of_another_process_add_up_with_its_own():
+    stopwatch = Stopwatch(CPU, only=("prefill",))
+    with stopwatch.stage("prefill"):
+        pass
+    for stage in ("prefill", "prefill", "draft"):
+        stopwatch.add(stage, 2.0)
+    seconds = stopwatch.seconds()
+    assert list(seconds) == ["prefill"] and 4.0 <= seconds["prefill"] < 4.5
