@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare benchmark prove gpu test test-slow test-extras mutants lint docs tour zoo clean
+.PHONY: help venv compare benchmark prove gpu test test-slow test-extras test-peers mutants lint docs tour zoo clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -37,6 +37,10 @@ mutants: $(INSTALLED)  ## Mutation tests of the code that exactness depends on; 
 test-extras: $(INSTALLED)  ## Install torchao and accelerate, and run the tests of quantised and of sharded targets
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[quantized,tensor-parallel]"
 	$(PYTEST) -m "slow or not slow" tests/framework/models/test_quantised.py tests/framework/models/test_tensor_parallel.py
+
+test-peers: $(INSTALLED)  ## Install OpenVINO and llama.cpp (built from source, minutes), and run the tests of peers
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[openvino,llama-cpp]"
+	$(PYTEST) tests/experiments/peers
 
 lint: $(INSTALLED)  ## Check style, formatting and types
 	$(BIN)/ruff check
