@@ -1,9 +1,11 @@
 """Conversion of a model of transformers to OpenVINO in float32, with its KV cache as states, and of its tokenizer."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
@@ -52,7 +54,9 @@ def as_openvino(model: PreTrainedModel) -> Any:
     positions = torch.arange(CACHED, CACHED + NEW).expand(2, NEW)
     inputs = (tokens[:, CACHED:], torch.ones_like(tokens), positions, torch.arange(2, dtype=torch.int32))
     inputs += tuple(_states(cache))
-    traced = torch.jit.trace(_PassOfTensors(plain), inputs, check_trace=False)
+    with warnings.catch_warnings():  # OpenVINO converts traces; lengths that become constants here are checked by tests
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(_PassOfTensors(plain), inputs, check_trace=False)
     converted = openvino.convert_model(traced, example_input=inputs)
     states = [f"{layer}.{part}" for layer in range(len(cache.layers)) for part in ("key", "value")]
     names = [*INPUTS, *(f"past_key_values.{state}" for state in states)]
@@ -118,10 +122,10 @@ def _begin_empty(model: Any) -> None:
     from openvino import opset13
 
     shape = opset13.shape_of(model.input("input_ids"), output_type="i64")
-    rows = opset13.gather(shape, opset13.constant([0]), opset13.constant(0))
+    rows = opset13.gather(shape, opset13.constant([0], np.int64), opset13.constant(0, np.int64))
     for node in model.get_ops():
         if node.get_type_name() == "ReadValue":
             _, *others = (dimension.min_length for dimension in node.get_output_partial_shape(0))
-            sizes = [rows, *(opset13.constant([size]) for size in others)]
-            node.set_arguments([opset13.broadcast(opset13.constant(0.0, dtype="f32"), opset13.concat(sizes, 0))])
+            sizes = [rows, *(opset13.constant([size], np.int64) for size in others)]
+            node.set_arguments([opset13.broadcast(opset13.constant(0.0, np.float32), opset13.concat(sizes, 0))])
     model.validate_nodes_and_infer_types()
