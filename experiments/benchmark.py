@@ -40,7 +40,7 @@ from experiments.measurement.timing import (
     time_parts_amid,
     timed,
 )
-from experiments.peers.engines import DECODERS, RunningPeer, check_peers, decoders_at, running_peers
+from experiments.peers.engines import RunningPeer, check_peers, decoders_at, running_peers
 from experiments.reporting.tables.text_table import ALARM, Cells, markdown, shown
 from experiments.results.model_names import facts, in_words
 from experiments.results.provenance import peak_memory, provenance
@@ -113,6 +113,7 @@ class Row:
         stages_ms: milliseconds by stage over all prompts.
         tokens_equal: whether greedy tokens equal those of the first baseline, as `within_float32` defines it; None:
             not greedy, not in float32, or that baseline itself.
+        is_peer: as in `Entry`.
     """
 
     temperature: float
@@ -131,6 +132,7 @@ class Row:
     compile_seconds: float = 0.0
     stages_ms: dict[str, float] = field(default_factory=dict)
     tokens_equal: bool | None = None
+    is_peer: bool = False
 
     @property
     def cells(self) -> list[str]:
@@ -276,6 +278,7 @@ class Benchmark:
             compile_seconds=entry.compile_seconds,
             stages_ms=_stages_ms(entry.stages or [[run.stages for run in repeat] for repeat in entry.runs]),
             tokens_equal=self._tokens_equal(entry),
+            is_peer=entry.is_peer,
             **explained,
         )
 
@@ -337,7 +340,7 @@ def table(rows: list[Row]) -> Cells:
 
 def peers_table(rows: list[Row]) -> Cells:
     """Speedups of our decoders over each decoder of a peer; without peers, the heading alone."""
-    peers = [name for name in DECODERS if any(row.name == name for row in rows)]
+    peers = list(dict.fromkeys(row.name for row in rows if row.is_peer))
     ours = [row for row in rows if peers and row.mode]
     heading = ["T", "decoder", "mode", *peers]
     return [heading, *([f"{row.temperature:g}", row.name, row.mode, *_ratios(row, peers)] for row in ours)]
@@ -373,8 +376,8 @@ def main(cfg: DictConfig) -> None:
         models = {"target": facts([target.model.model])}
         models |= {name: facts(models_of(drafter)) for name, drafter in drafters.items()}
         rows: list[Row] = []
-        gamma = build(cfg.gamma).max_gamma
-        with running_peers(cfg.peers, target, draft_model_of(drafters), plan, gamma=gamma) as peers:
+        gammas = cfg.peers_gamma or [build(cfg.gamma).max_gamma]
+        with running_peers(cfg.peers, target, draft_model_of(drafters), plan, gammas=gammas) as peers:
             for sampling in samplings:
                 compared = list(entries(cfg, target, drafters, sampling, peers))
                 rows += Benchmark(compared, target, sampling, plan).run()

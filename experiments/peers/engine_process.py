@@ -34,8 +34,8 @@ class EngineProcess:
         Args:
             name: name of the engine, for errors.
             module: module of the process, which ends in `serve`.
-            settings: what the engine is loaded with: `target`, `drafter` (paths, None: no draft model), `gamma`,
-                `threads`, and `context`, the most tokens of a prompt with its new ones.
+            settings: what the engine is loaded with: `target` and `drafter` (paths; None: no draft model), `threads`,
+                `most_drafted` (tokens per round), and `context` (most tokens of a prompt and its continuation).
 
         Raises:
             ConnectionError: the process ends; the message holds its last line.
@@ -87,14 +87,15 @@ class EngineProcess:
 class EngineDecoder:
     """One arm of an engine behind the `Decoder` interface, one prompt at a time."""
 
-    def __init__(self, process: EngineProcess, arm: str, sampling: Sampling):
+    def __init__(self, process: EngineProcess, arm: str, sampling: Sampling, *, gamma: int = 0):
         """
         Args:
             process: process of the engine.
             arm: plain, draft_model or prompt_lookup.
-            sampling: temperature alone; other settings are refused by `arms_at`.
+            sampling: its temperature is used alone.
+            gamma: tokens drafted per round, unless plain.
         """
-        self._process, self._arm, self._sampling = process, arm, sampling
+        self._process, self._arm, self._sampling, self._gamma = process, arm, sampling, gamma
 
     def generate(
         self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
@@ -103,6 +104,7 @@ class EngineDecoder:
         (prompt,), (seed,) = prompts, seeds
         request = {
             "arm": self._arm,
+            "gamma": self._gamma,
             "prompt": text_of(prompt),
             "max_new_tokens": stopping.max_new_tokens,
             "eos_ids": list(stopping.eos_ids),

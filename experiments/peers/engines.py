@@ -73,9 +73,6 @@ PEERS: dict[str, Peer] = {
 }
 
 
-DECODERS = [decoder for peer in PEERS.values() for decoder in peer.arms.values()]
-
-
 def check_peers(cfg: DictConfig) -> None:
     """Check `peers`, and the settings that they need, before anything is loaded.
 
@@ -85,6 +82,9 @@ def check_peers(cfg: DictConfig) -> None:
     given = cfg.peers
     if not OmegaConf.is_list(given) or len(set(given)) < len(given) or not set(given) <= set(PEERS):
         raise ValueError(f"peers is {given!r}; allowed: a list of {', '.join(PEERS)}, each at most once")
+    drafted = cfg.peers_gamma
+    if not OmegaConf.is_list(drafted) or not all(type(gamma) is int and gamma > 0 for gamma in drafted):
+        raise ValueError(f"peers_gamma is {drafted!r}; allowed: a list of whole numbers >= 1")
     if not given:
         return
     for key, allowed in {"batch_size": 1, "stop_strings": [], "target.dtype": "float32"}.items():
@@ -95,16 +95,25 @@ def check_peers(cfg: DictConfig) -> None:
 
 
 @dataclass(frozen=True)
+class Arm:
+    """A decoder of an engine: its name, its kind (PLAIN, LOOKUP, DRAFT_MODEL), and the tokens it drafts per round."""
+
+    name: str
+    kind: str
+    gamma: int = 0
+
+
+@dataclass(frozen=True)
 class RunningPeer:
-    """A loaded engine, with the arms that it can run: the name of its decoder for each."""
+    """A loaded engine, with the arms that it can run."""
 
     process: EngineProcess
-    arms: Mapping[str, str]
+    arms: Sequence[Arm]
 
 
 @contextmanager
 def running_peers(
-    names: Sequence[str], target: Target, drafter: CachedLM | None, plan: Plan, *, gamma: int
+    names: Sequence[str], target: Target, drafter: CachedLM | None, plan: Plan, *, gammas: Sequence[int]
 ) -> Iterator[list[RunningPeer]]:
     """Convert the models for engines that are installed, and run these until the block ends.
 
@@ -114,7 +123,7 @@ def running_peers(
         names: engines, of PEERS.
         drafter: draft model of one of the benchmark's drafters; None: there is none.
         plan: prompts and numbers of new tokens.
-        gamma: tokens drafted per round; 0: plain decoding only.
+        gammas: numbers of tokens drafted per round, each by arms of its own; 0 gets none.
 
     Raises:
         ValueError: the target cannot be converted, or its logits are processed.
@@ -128,22 +137,29 @@ def running_peers(
                 print(f"{name} is left out: it is not installed; pip install -e '.[{peer.extra}]'", flush=True)
                 continue
             _check_target(name, target)
-            possible = {PLAIN: True, LOOKUP: gamma > 0, DRAFT_MODEL: gamma > 0 and drafter is not None}
-            arms = {arm: decoder for arm, decoder in peer.arms.items() if possible[arm]}
+            arms = _arms(peer, gammas, has_draft_model=drafter is not None)
             longest = max(len(prompt.tokens) for prompt in plan.prompt_set.prompts)
             settings = {
                 "target": str(_converted(name, target.model.model, target.tokenizer)),
                 "drafter": None,
-                "gamma": gamma,
+                "most_drafted": max(gammas),
                 "threads": torch.get_num_threads(),
                 "context": longest + plan.stopping.max_new_tokens,
             }
-            if drafter is not None and DRAFT_MODEL in arms:
+            if drafter is not None and any(arm.kind == DRAFT_MODEL for arm in arms):
                 settings["drafter"] = str(_converted(name, drafter.model, target.tokenizer))
             announce(f"loading {name}")
             process = started.enter_context(closing(EngineProcess(name, peer.process, settings)))
             running.append(RunningPeer(process, arms))
         yield running
+
+
+def _arms(peer: Peer, gammas: Sequence[int], *, has_draft_model: bool) -> list[Arm]:
+    """Arms of an engine, plain decoding first; the names of several gammas end in them."""
+    kinds = [kind for kind in peer.arms if kind == LOOKUP or (kind == DRAFT_MODEL and has_draft_model)]
+    suffixes = {gamma: f"_{gamma}" if len(gammas) > 1 else "" for gamma in gammas if gamma}
+    drafting = [Arm(peer.arms[kind] + suffix, kind, gamma) for kind in kinds for gamma, suffix in suffixes.items()]
+    return [Arm(peer.arms[PLAIN], PLAIN), *drafting]
 
 
 def _check_target(name: str, target: Target) -> None:
@@ -154,6 +170,8 @@ def _check_target(name: str, target: Target) -> None:
     problem = PEERS[name].why_not(target.model.model)
     if target.processors.options:
         problem = f"a model whose generation_config changes its logits ({', '.join(target.processors.options)})"
+    if any(parameter.dtype != torch.float32 for parameter in target.model.model.parameters()):
+        problem = "a model whose weights are not in float32"
     if problem:
         raise OptionError("peers", name, "[] for this target", f"but the target is {problem}")
 
@@ -185,6 +203,6 @@ def decoders_at(running: Sequence[RunningPeer], sampling: Sampling) -> Iterator[
             )
         return
     for peer in running:
-        for arm, name in peer.arms.items():
-            if sampling.greedy or arm == PLAIN:
-                yield name, EngineDecoder(peer.process, arm, sampling)
+        for arm in peer.arms:
+            if sampling.greedy or arm.kind == PLAIN:
+                yield arm.name, EngineDecoder(peer.process, arm.kind, sampling, gamma=arm.gamma)

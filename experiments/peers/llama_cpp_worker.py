@@ -18,11 +18,11 @@ class LlamaCpp:
 
     version = llama_cpp.__version__
 
-    def __init__(self, *, target: str, drafter: str | None, gamma: int, threads: int, context: int):
+    def __init__(self, *, target: str, drafter: str | None, most_drafted: int, threads: int, context: int):
         def loaded(draft_model: LlamaPromptLookupDecoding | None = None) -> llama_cpp.Llama:
             return llama_cpp.Llama(
                 target,
-                n_ctx=context + gamma + 1,
+                n_ctx=context + most_drafted + 1,
                 n_batch=context,  # prompts are read in one call
                 n_threads=threads,
                 n_threads_batch=threads,
@@ -33,14 +33,23 @@ class LlamaCpp:
             )
 
         self._plain = loaded()
-        if gamma:
-            self._lookup = loaded(LlamaPromptLookupDecoding(max_ngram_size=MAX_NGRAM, num_pred_tokens=gamma))
+        self._drafter = LlamaPromptLookupDecoding(max_ngram_size=MAX_NGRAM)
+        if most_drafted:
+            self._lookup = loaded(self._drafter)
 
     def generate(
-        self, *, arm: str, prompt: list[int], max_new_tokens: int, eos_ids: list[int], temperature: float, seed: int
+        self,
+        *,
+        arm: str,
+        gamma: int,
+        prompt: list[int],
+        max_new_tokens: int,
+        eos_ids: list[int],
+        temperature: float,
+        seed: int,
     ) -> tuple[list[int], float]:
         begin, first, tokens = time.perf_counter(), 0.0, []
-        drawn = self._decode(prompt, temperature, seed) if arm == "plain" else self._look_up(prompt)
+        drawn = self._decode(prompt, temperature, seed) if arm == "plain" else self._look_up(prompt, gamma)
         for token in islice(drawn, max_new_tokens):
             first = first or time.perf_counter() - begin
             tokens.append(token)
@@ -64,7 +73,8 @@ class LlamaCpp:
         finally:
             llama_cpp.llama_sampler_free(sampler)
 
-    def _look_up(self, prompt: list[int]) -> Iterator[int]:
+    def _look_up(self, prompt: list[int], gamma: int) -> Iterator[int]:
+        self._drafter.num_pred_tokens = gamma
         self._lookup.reset()  # otherwise a prompt that comes again is not read again
         return self._lookup.generate(prompt, temp=0.0)
 

@@ -52,8 +52,8 @@ def as_openvino(model: PreTrainedModel) -> Any:
     tokens = torch.zeros(2, CACHED + NEW, dtype=torch.int64)
     cache = plain(input_ids=tokens[:, :CACHED], use_cache=True).past_key_values
     positions = torch.arange(CACHED, CACHED + NEW).expand(2, NEW)
-    inputs = (tokens[:, CACHED:], torch.ones_like(tokens), positions, torch.arange(2, dtype=torch.int32))
-    inputs += tuple(_states(cache))
+    beams = torch.arange(2, dtype=torch.int32)
+    inputs = (tokens[:, CACHED:], torch.ones_like(tokens), positions, beams, *_states(cache))
     with warnings.catch_warnings():  # OpenVINO converts traces; lengths that become constants here are checked by tests
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(_PassOfTensors(plain), inputs, check_trace=False)

@@ -19,28 +19,35 @@ class OpenVino:
 
     version = openvino_genai.__version__
 
-    def __init__(self, *, target: str, drafter: str | None, gamma: int, threads: int, context: int):
+    def __init__(self, *, target: str, drafter: str | None, most_drafted: int, threads: int, context: int):
         # By default the precision is bfloat16 where the processor has it, and the KV cache holds 8-bit integers.
         precision = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         options: dict[str, Any] = precision | {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False  # a prompt that comes again is read again
         scheduler.max_num_batched_tokens = sys.maxsize  # prompts are read in one pass, as LLMPipeline does by default
-        scheduler.num_kv_blocks = 2 * (-(-(context + gamma) // TOKENS_PER_BLOCK) + 1)
+        scheduler.num_kv_blocks = 2 * (-(-(context + most_drafted) // TOKENS_PER_BLOCK) + 1)
 
         def pipeline(**more: Any) -> Any:
             return openvino_genai.LLMPipeline(target, DEVICE, scheduler_config=scheduler, **options, **more)
 
-        self._gamma = gamma
         self._pipelines = {"plain": pipeline()}
-        if gamma:
+        if most_drafted:
             self._pipelines["prompt_lookup"] = pipeline(prompt_lookup=True)
-        if gamma and drafter is not None:
+        if most_drafted and drafter is not None:
             draft_model = openvino_genai.draft_model(drafter, DEVICE, **options)
             self._pipelines["draft_model"] = pipeline(draft_model=draft_model)
 
     def generate(
-        self, *, arm: str, prompt: list[int], max_new_tokens: int, eos_ids: list[int], temperature: float, seed: int
+        self,
+        *,
+        arm: str,
+        gamma: int,
+        prompt: list[int],
+        max_new_tokens: int,
+        eos_ids: list[int],
+        temperature: float,
+        seed: int,
     ) -> tuple[list[int], float]:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = max_new_tokens
@@ -51,7 +58,7 @@ class OpenVino:
         if temperature:
             config.do_sample, config.temperature, config.rng_seed = True, temperature, seed
         if arm != "plain":
-            config.num_assistant_tokens = self._gamma
+            config.num_assistant_tokens = gamma
         if arm == "prompt_lookup":
             config.max_ngram_size = MAX_NGRAM
         found = self._pipelines[arm].generate(openvino.Tensor(np.array([prompt])), config)

@@ -20,12 +20,21 @@ class Engine(Protocol):
     version: str
 
     def generate(
-        self, *, arm: str, prompt: list[int], max_new_tokens: int, eos_ids: list[int], temperature: float, seed: int
+        self,
+        *,
+        arm: str,
+        gamma: int,
+        prompt: list[int],
+        max_new_tokens: int,
+        eos_ids: list[int],
+        temperature: float,
+        seed: int,
     ) -> tuple[list[int], float]:
         """Decode one prompt, and keep nothing of it for later ones.
 
         Args:
             arm: plain, draft_model or prompt_lookup.
+            gamma: tokens drafted per round, unless plain.
             prompt: token ids.
             max_new_tokens: most new tokens.
             eos_ids: tokens that end the text.

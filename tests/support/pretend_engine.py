@@ -10,13 +10,12 @@ class Counting:
 
     version = "1.2"
 
-    def __init__(self, *, target, drafter, gamma, threads, context):
+    def __init__(self, *, target, drafter, most_drafted, threads, context):
         if not target:
             raise FileNotFoundError("there is no model")
-        self.settings = {"target": target, "drafter": drafter, "gamma": gamma, "threads": threads, "context": context}
         print("a banner")  # must not be read as an answer
 
-    def generate(self, *, arm, prompt, max_new_tokens, eos_ids, temperature, seed):
+    def generate(self, *, arm, gamma, prompt, max_new_tokens, eos_ids, temperature, seed):
         if arm == "broken":
             sys.exit("the arm fell off")
         return [(prompt[-1] + 1 + place) % 50 for place in range(max_new_tokens)], 0.25

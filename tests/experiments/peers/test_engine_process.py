@@ -10,7 +10,7 @@ from framework.core.sampling import Sampling
 from framework.decoding.stopping import Stopping
 from framework.metrics.stopwatch import Stopwatch
 
-SETTINGS = {"target": "a folder", "drafter": None, "gamma": 4, "threads": 1, "context": 20}
+SETTINGS = {"target": "a folder", "drafter": None, "most_drafted": 4, "threads": 1, "context": 20}
 MODULE = "tests.support.pretend_engine"
 
 

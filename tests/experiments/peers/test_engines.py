@@ -55,7 +55,7 @@ def test_peers_need_their_settings_only_if_there_are_any():
 
 def test_an_engine_that_is_not_installed_is_left_out_with_the_command_that_installs_it(monkeypatch, capsys):
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "gguf" else object())
-    with running_peers(["llama_cpp"], tiny_target(), None, plan(3), gamma=4) as running:
+    with running_peers(["llama_cpp"], tiny_target(), None, plan(3), gammas=[4]) as running:
         assert running == []
     assert capsys.readouterr().out == "llama_cpp is left out: it is not installed; pip install -e '.[llama-cpp]'\n"
 
@@ -109,18 +109,21 @@ def counting(monkeypatch, tmp_path):
 def test_models_are_converted_once_per_weights_and_arms_depend_on_gamma_and_temperature(counting, capsys):
     target, drafter = tiny_target(), tiny_target(seed=1).model
 
-    def names(*, drafter, gamma, **sampling):
-        with running_peers(["counting"], target, drafter, plan(3, 7), gamma=gamma) as running:
+    def names(*, drafter, gammas, **sampling):
+        with running_peers(["counting"], target, drafter, plan(3, 7), gammas=gammas) as running:
             return [name for name, _ in decoders_at(running, Sampling(**sampling))]
 
     every = ["counting", "counting_draft_model", "counting_prompt_lookup"]
-    assert names(drafter=drafter, gamma=4, temperature=0) == every
+    assert names(drafter=drafter, gammas=[4], temperature=0) == every
     assert counting == [target.model.model, drafter.model]
-    assert names(drafter=None, gamma=4, temperature=0) == ["counting", "counting_prompt_lookup"]
-    assert names(drafter=drafter, gamma=0, temperature=0) == ["counting"]
-    assert names(drafter=drafter, gamma=4, temperature=0.5) == ["counting"]
-    assert names(drafter=drafter, gamma=4, temperature=0, top_k=5) == every
+    assert names(drafter=None, gammas=[4], temperature=0) == ["counting", "counting_prompt_lookup"]
+    assert names(drafter=None, gammas=[2, 4], temperature=0) == [
+        "counting", "counting_prompt_lookup_2", "counting_prompt_lookup_4",
+    ]  # fmt: skip
+    assert names(drafter=drafter, gammas=[0], temperature=0) == ["counting"]
+    assert names(drafter=drafter, gammas=[4], temperature=0.5) == ["counting"]
+    assert names(drafter=drafter, gammas=[4], temperature=0, top_k=5) == every
     assert "peers are left out" not in capsys.readouterr().out
-    assert names(drafter=drafter, gamma=4, temperature=0.5, top_k=5) == []
+    assert names(drafter=drafter, gammas=[4], temperature=0.5, top_k=5) == []
     assert "T=0.5: peers are left out: they sample with no option but temperature" in capsys.readouterr().out
     assert len(counting) == 2

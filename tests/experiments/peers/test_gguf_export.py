@@ -65,14 +65,14 @@ def test_its_process_decodes_the_tokens_of_the_baseline_again_and_again(tmp_path
     pytest.importorskip("gguf")
     target = tiny_target()
     write_gguf(target.model.model, target.tokenizer, tmp_path / "model.gguf")
-    settings = {"target": str(tmp_path / "model.gguf"), "drafter": None, "gamma": 3, "threads": 1, "context": 40}
+    settings = {"target": str(tmp_path / "model.gguf"), "drafter": None, "most_drafted": 3, "threads": 1, "context": 40}
     greedy, stopping = Sampling(temperature=0), Stopping(max_new_tokens=20)
     plain = Autoregressive(target=target, sampling=greedy)
     with closing(EngineProcess("llama_cpp", "experiments.peers.llama_cpp_worker", settings)) as process:
         for prompt in ([5, 6, 7, 8, 5, 6], [9, 10, 9], [5, 6, 7, 8, 5, 6]):
             expected = plain.generate([prompt], stopping=stopping, seeds=[0]).tokens
             for arm in ("plain", "prompt_lookup"):
-                decoder = EngineDecoder(process, arm, greedy)
+                decoder = EngineDecoder(process, arm, greedy, gamma=3)
                 assert decoder.generate([prompt], stopping=stopping, seeds=[0]).tokens == expected, arm
         sampled = EngineDecoder(process, "plain", Sampling(temperature=1))
         drawn = [sampled.generate([[5, 6]], stopping=stopping, seeds=[seed]).tokens for seed in (1, 2, 1)]
