@@ -58,7 +58,7 @@ PART_REPEATS = 9  # timings of each part per repeat
 MODES = ("eager", "compiled")
 COLUMNS = [
     "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "baseline",
-    "zero-overhead", "efficiency", "τ", "d", "v", "compile s", "tokens equal",
+    "zero-overhead", "efficiency", "τ", "d", "v", "compile s", "equal",
 ]  # fmt: skip
 
 
@@ -390,7 +390,7 @@ def main(cfg: DictConfig) -> None:
         }
         about |= peak_memory(target.device)
         write(rows, folder, about, OmegaConf.to_container(cfg, resolve=True))
-        console = Console(width=None if sys.stdout.isatty() else 170)
+        console = Console(width=None if sys.stdout.isatty() else 180)
         console.print(shown(table(rows), title=f"{in_words(models, 'target')}: ms per token, and speedups over others"))
         if peers:
             console.print(shown(peers_table(rows), title="speedups over the decoders of peers, prefill included"))
