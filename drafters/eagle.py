@@ -62,3 +62,7 @@ class Eagle:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self._states.observe(sequences, outcome)
+
+    @torch.no_grad()
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        self._states.resume(sequences, num_tokens)

@@ -67,3 +67,7 @@ class EagleTree:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self._states.observe(sequences, outcome)
+
+    @torch.no_grad()
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        self._states.resume(sequences, num_tokens)

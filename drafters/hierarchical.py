@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
-from framework.core.drafter import Rewindable, models_of, most_nodes, proposal, rewinds
+from framework.core.drafter import Rewindable, models_of, most_nodes, proposal, resumes, rewinds
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -114,6 +114,7 @@ class Hierarchical:
         stopping = Stopping(max_new_tokens=gamma + 1)
         rows = Rows(ahead, Finisher(ahead, stopping, context=ahead.tokens.shape[1]))
         q = _Distributions(sequences.lengths, gamma)
+        self._cache.resume(ahead, 0)
         for numbers in uniforms.to(sequences.tokens.device).split(self._uniforms_a_round, dim=1):
             if not rows.finisher.most_remaining:
                 break
@@ -134,10 +135,15 @@ class Hierarchical:
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
             self.drafter.rewind(sequences)
-        else:  # without a draft, the models have not read the previous pending token
+            self._cache.rewind(sequences)
+        else:  # the models read the tokens of rounds without a draft when they draft again
             self.drafter.observe(sequences, outcome)
-            self._cache.catch_up(sequences)
-        self._cache.rewind(sequences)
+            self._cache.keep_accepted(sequences, outcome)
+
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        self._cache.resume(sequences, num_tokens)
+        if resumes(self.drafter):
+            self.drafter.resume(sequences, num_tokens)
 
     def rewind(self, sequences: Sequences) -> None:
         self.drafter.rewind(sequences)

@@ -127,6 +127,9 @@ class TransformerTree:
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self._cache.keep_accepted(sequences, outcome)
 
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        self._cache.resume(sequences, num_tokens)
+
     def rewind(self, sequences: Sequences) -> None:
         self._cache.rewind(sequences)
 

@@ -120,6 +120,30 @@ def has_trees(drafter: Drafter) -> TypeGuard[WithTrees]:
     return hasattr(drafter, "build_trees")
 
 
+class Resuming(Drafter, Protocol):
+    """Optional: a drafter with a model of its own, which reads committed tokens when it drafts.
+
+    A compiled graph is specialised on the number of tokens that it reads. In a compiled round without a draft,
+    `observe` therefore leaves the host's number of unread tokens as it is, and the loop counts them.
+    """
+
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        """Read committed tokens, so that the next draft starts as after a round of the same gamma.
+
+        Called before a compiled round with a draft, unless the round before had the same gamma.
+
+        Args:
+            sequences: committed tokens.
+            num_tokens: most tokens committed to a row in the rounds without a draft just before.
+        """
+        ...
+
+
+def resumes(drafter: Drafter) -> TypeGuard[Resuming]:
+    """Whether the drafter is a Resuming one."""
+    return hasattr(drafter, "resume")
+
+
 class Rewindable(Drafter, Protocol):
     """Optional: a drafter that supports taking tokens back, so that it can draft for another drafter's model."""
 

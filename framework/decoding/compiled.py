@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.core.draft import Draft
-from framework.core.drafter import Drafter, drafts_on_host, is_stepwise
+from framework.core.drafter import Drafter, drafts_on_host, is_stepwise, resumes
 from framework.core.fixed_buffer import FixedBuffers
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms
@@ -223,6 +223,7 @@ class CompiledRound:
     def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
+        self._resume(decoding, gamma)
         if not self._drafts_outside:
             with stage("round"):
                 return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
@@ -235,6 +236,15 @@ class CompiledRound:
             return self._graph(
                 (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)
             )
+
+    def _resume(self, decoding: Decoding, gamma: int) -> None:
+        """Prepare the drafter for another gamma than that of the round before, and count rounds without a draft."""
+        drafter = self._on_device.drafter
+        if gamma and gamma != decoding.gamma and resumes(drafter):
+            with decoding.stopwatch.stage("draft"):
+                drafter.resume(decoding.sequences, decoding.num_undrafted)
+        decoding.num_undrafted = 0 if gamma else decoding.num_undrafted + 1
+        decoding.gamma = gamma
 
     def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
         draft = self._on_device.propose(decoding.sequences.with_longest(longest), gamma, uniforms)

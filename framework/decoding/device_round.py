@@ -39,6 +39,8 @@ class Decoding(Rows):
     tally: Tally
     stopwatch: Stopwatch
     on_round: Callable[[Outcome], None] | None = None
+    gamma: int = 0  # of the latest compiled round
+    num_undrafted: int = 0  # compiled rounds without a draft since the latest draft
 
     @property
     def is_observed(self) -> bool:

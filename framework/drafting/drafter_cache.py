@@ -87,8 +87,18 @@ class DrafterCache:
             num_read = outcome.num_accepted.clamp(max=draft.tree.deepest - 1)
             self.cached.copy_(torch.minimum(before + num_read, sequences.lengths))
             self._backlog.most = AFTER_A_ROUND
-        else:
+        elif not torch.compiler.is_compiling():  # `resume` gets the number of tokens of compiled rounds
             self._backlog.add(1)
+
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        """Read what more than a round has committed, num_tokens of it in compiled rounds without a draft (`Resuming`).
+
+        A recurrent model has no such bound: it reads everything when it drafts.
+        """
+        self._backlog.add(num_tokens)
+        if self.model.recurrent is None and (self._backlog.most or 0) > AFTER_A_ROUND:
+            self.catch_up(sequences)
+            self._backlog.most = AFTER_A_ROUND
 
     def rewind(self, sequences: Sequences) -> None:
         """Roll back to sequences from which tokens were removed; pending will be read again (`Rewindable`)."""

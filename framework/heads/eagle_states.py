@@ -98,7 +98,14 @@ class EagleStates:
         slots = first.unsqueeze(1) + self._slots.ids[: followed.shape[1]]
         rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
         self._states[rows, slots.clamp(max=self._states.shape[1] - 1)] = hidden[rows, followed]
-        self._backlog.add(followed.shape[1])
+        if outcome.draft.num_nodes or not torch.compiler.is_compiling():
+            self._backlog.add(followed.shape[1])
+
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        """Read all new pairs, num_tokens of them from compiled rounds without a draft (`Resuming`)."""
+        self._backlog.add(num_tokens)
+        if self._backlog.most:
+            self.catch_up(sequences, 0)
 
     def _read(self, states: Tensor, tokens: Tensor, slots: Tensor, visible: int) -> Tensor:
         """[B, M, H] states predicted by pairs in slots [B, M] int64; each pair attends to all slots up to its own."""

@@ -7,6 +7,12 @@ from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
 from framework.conformance import check_drafter
 from framework.conformance.tiny_models import NARROW, tiny_target
+from framework.core.drafter import drafts_on_host, models_of
+from framework.core.sampling import Sampling
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.gamma_policies.fixed import Fixed
+from framework.metrics.stopwatch import Stopwatch
 from tests.support.drafter_kinds import every_drafter
 
 pytestmark = pytest.mark.usefixtures("narrow_buffers")
@@ -22,6 +28,36 @@ OF_THE_TARGET = ("dart", "eagle", "eagle_tree", "layer_skip", "medusa", "online_
 def test_it_keeps_the_contract(name):
     target = tiny_target(vocabulary=VOCABULARY, **NARROW)
     check_drafter(tiny_factory(name, VOCABULARY), target=target, samples=3000).require()
+
+
+class Paused(Fixed):
+    """Some rounds without a draft, then drafts."""
+
+    def begin(self):
+        self._gammas = iter([2, *[0] * 9])
+
+    def next_gamma(self):
+        return next(self._gammas, 2)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(("online", "remote"))])
+def test_rounds_without_a_draft_run_no_model_of_the_drafter(name):
+    """The drafter reads their tokens later; at temperature 0 the tokens show that its drafts are right again."""
+    target, stopping = tiny_target(context=128), Stopping(max_new_tokens=30)
+    drafter, calls = tiny_factory(name, 50)(target=target), []
+    for model in models_of(drafter):
+        model.register_forward_pre_hook(lambda *_: calls.append(1))
+    engine = Engine(target=target, drafter=drafter, gamma_policy=Paused(gamma=2), sampling=Sampling(temperature=0))
+    given = {"stopping": stopping, "seeds": [0, 1], "detailed": False, "stopwatch": Stopwatch(target.device)}
+    decoding = engine.begin([[5, 6, 7, 5, 6], [9]], **given)
+    engine.round(decoding)
+    before = len(calls)
+    for _ in range(9):
+        engine.round(decoding)
+    assert len(calls) == before
+    drafted = engine.round(decoding)
+    assert drafted.num_nodes == 0 or not models_of(drafter) or len(calls) > before
+    assert drafted.num_nodes or drafts_on_host(drafter)
 
 
 @pytest.mark.parametrize("top_k", [1, 3])

@@ -156,10 +156,17 @@ class Alternating(Fixed):
 
 def test_few_compiled_graphs_serve_changing_gammas_and_any_number_of_rounds_without_a_draft(monkeypatch):
     made = []
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: made.append(graph) or graph.forward)
-    eager, graph = small_engines(GREEDY, Alternating())
-    assert tokens_of(graph, RAGGED, 30) == tokens_of(eager, RAGGED, 30)
-    assert len(made) <= 10, "too many compiled graphs; one for each round without a draft makes more than 20"
+
+    def counting(graph, examples):
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setitem(compiled.BACKENDS, "cpu", counting)
+    policy = Alternating()
+    policy.begin = lambda: setattr(policy, "_turn", iter(([0] * 9 + [2]) * 9))
+    eager, graph = small_engines(GREEDY, policy)
+    assert tokens_of(graph, [RAGGED[0]], 30) == tokens_of(eager, [RAGGED[0]], 30)
+    assert len(made) == 2, "a graph for rounds without a draft, and one for drafts after any number of them"
 
 
 @pytest.mark.parametrize(
@@ -180,9 +187,21 @@ def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
     assert found[0].tally.num_rounds == found[1].tally.num_rounds  # a draft reduced to a chain takes more rounds
 
 
-def test_a_drafter_keeps_its_acceptance():
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("small_transformer", Fixed(gamma=2)),
+        ("small_transformer", Alternating()),
+        pytest.param("eagle", Alternating(), marks=pytest.mark.slow),
+        pytest.param("eagle_tree", Alternating(), marks=pytest.mark.slow),
+        pytest.param("transformer_tree", Alternating(), marks=pytest.mark.slow),
+        pytest.param("hierarchical", Alternating(), marks=pytest.mark.slow),
+    ],
+)
+def test_a_drafter_keeps_its_acceptance(name, policy):
     """Tokens stay equal when a compiled drafter reads wrong slots; acceptance falls."""
-    eager, graph = small_engines(GREEDY, Fixed(gamma=2))
+    both = small_engines(GREEDY, policy) if name == "small_transformer" else engines(one_layer(), name, GREEDY, policy)
+    eager, graph = both
     tallies = [
         each.generate(RAGGED, stopping=Stopping(max_new_tokens=40), seeds=[0, 1, 2]).tally for each in (eager, graph)
     ]
