@@ -170,7 +170,7 @@ class Engine:
         else:
             draft = self._propose(decoding, gamma, uniforms)
             packed = self._verify_and_commit(decoding, draft, uniforms)
-        readout = self._observe(decoding, packed)
+        readout = self._observe(decoding, packed, gamma)
         self._prepare_next(decoding)
         return readout
 
@@ -208,12 +208,12 @@ class Engine:
             decoding.on_round(outcome)
         return packed
 
-    def _observe(self, decoding: Decoding, packed: Tensor) -> Readout:
+    def _observe(self, decoding: Decoding, packed: Tensor, gamma: int) -> Readout:
         """Read the round's summary on the host; pass it to the gamma policy and the tally."""
         with decoding.stopwatch.stage("observe"):
             readout = self._on_device.read(decoding, packed)
             self.gamma_policy.observe(readout)
-            decoding.tally.observe(readout)
+            decoding.tally.observe(readout, gamma=gamma)
         return readout
 
     def _prepare_next(self, decoding: Decoding) -> None:

@@ -29,6 +29,7 @@ class Tally:
         accepted: [max_gamma + 1, max_gamma + 1]: rounds by offered depth (first axis) and accepted depth. If acceptance
             reaches the end of a branch, the accepted depth also counts as the offered one.
         passes: [max_nodes + 1]: target passes by number of nodes read, pending not counted.
+        gammas: [max_gamma + 1]: target passes by the gamma that the policy chose.
         committed: committed tokens, the replaced or bonus token of every round included.
         detailed: whether the sums below are computed; they need every distribution in full, so timed runs omit them.
         token_rule: whether nodes are accepted with probability min(1, p / q), so that overlap predicts acceptance.
@@ -46,6 +47,7 @@ class Tally:
     token_rule: bool = True
     accepted: np.ndarray = field(init=False)
     passes: np.ndarray = field(init=False)
+    gammas: np.ndarray = field(init=False)
     committed: int = 0
     overlap: float = 0
     overlap_tested: int = 0
@@ -57,13 +59,20 @@ class Tally:
         self.accepted = np.zeros((self.max_gamma + 1, self.max_gamma + 1))
         most = self.max_gamma if self.max_nodes is None else self.max_nodes
         self.passes = np.zeros(most + 1)
+        self.gammas = np.zeros(self.max_gamma + 1)
 
     def emptied(self) -> "Tally":
         """An empty tally with the same settings."""
         return Tally(**{name: getattr(self, name) for name in SETTINGS})
 
-    def observe(self, readout: Readout) -> None:
-        """Count one round of the active rows."""
+    def observe(self, readout: Readout, *, gamma: int | None = None) -> None:
+        """Count one round of the active rows.
+
+        Args:
+            gamma: the round's gamma; None: unknown, and not counted.
+        """
+        if gamma is not None:
+            self.gammas[gamma] += 1
         rows = zip(readout.active, readout.offered, readout.accepted, readout.rejected, strict=True)
         for active, offered, accepted, rejected in rows:
             if active:
@@ -161,6 +170,7 @@ class Tally:
             "committed": self.committed,
             "rounds_by_offered_and_accepted": self.accepted.tolist(),
             "passes_by_nodes": self.passes.tolist(),
+            "passes_by_gamma": self.gammas.tolist(),
             "accepted": sum(self.accepted_by_position),
             "tested": sum(self.tested_by_position),
             "overlap": self.overlap,
@@ -181,6 +191,8 @@ class Tally:
         metrics: dict[str, Any] = {
             "tau": _ratio(self.committed, self.num_rounds),
             "alpha/empirical": _ratio(accepted, tested),
+            "gamma/chosen": _ratio(float(self.gammas @ np.arange(len(self.gammas))), float(self.gammas.sum())),
+            "undrafted": _ratio(float(self.passes[0]), self.num_passes),
         }
         for position, (kept, tried) in enumerate(
             zip(self.accepted_by_position, self.tested_by_position, strict=True), start=1

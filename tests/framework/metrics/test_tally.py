@@ -39,7 +39,7 @@ def made_by_hand(rows: list[tuple[int, int, bool]], num_nodes: int = GAMMA) -> O
 
 def observe(tally: Tally, outcome: Outcome) -> None:
     """Count a round as the engine does."""
-    tally.observe(readout_of(outcome))
+    tally.observe(readout_of(outcome), gamma=min(outcome.draft.num_nodes, tally.max_gamma))
     if tally.detailed:
         tally.observe_distributions(outcome)
 
@@ -142,7 +142,8 @@ def test_finished_rows_do_not_count() -> None:
 
 
 def test_nothing_tested_is_none_and_no_error() -> None:
-    assert Tally(0).metrics() == {"tau": None, "alpha/empirical": None}
+    nothing = ("tau", "alpha/empirical", "gamma/chosen", "undrafted")
+    assert Tally(0).metrics() == dict.fromkeys(nothing)
     tally = Tally(2, detailed=True)
     observe(tally, made_by_hand([(0, 0, True)], num_nodes=0))
     metrics = tally.metrics()
@@ -155,7 +156,8 @@ def test_drafts_shorter_than_max_gamma() -> None:
     tally = Tally(GAMMA)
     observe(tally, made_by_hand([(1, 1, True), (1, 0, True)], num_nodes=1))
     assert tally.tested_by_position == [2, 0, 0] and tally.accepted_by_position == [1, 0, 0]
-    assert tally.passes.tolist() == [0, 1, 0, 0]
+    assert tally.passes.tolist() == tally.gammas.tolist() == [0, 1, 0, 0]
+    assert tally.metrics()["gamma/chosen"] == 1 and tally.metrics()["undrafted"] == 0
 
 
 def test_what_is_undetailed_has_no_sums_over_distributions() -> None:
