@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from experiments.config.builders import (
@@ -233,4 +233,5 @@ def build_decoder(cfg: DictConfig, models: LoadedModels, resources: ResourceCach
     engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
     with options_under("prompts"):
         chat = is_chat(target.tokenizer, chat=cfg.prompts.chat, system=cfg.prompts.system)
-    return TextDecoder(engine, build_stopping(cfg, target), cfg.seed, chat, cfg.prompts.system)
+    options = [OmegaConf.to_container(part, resolve=True) for part in (cfg.drafter, cfg.verifier)]
+    return TextDecoder(engine, build_stopping(cfg, target), cfg.seed, chat, cfg.prompts.system, options)

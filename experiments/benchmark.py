@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -30,6 +31,7 @@ from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms, parted_from
 from experiments.measurement.plan import Batch, Plan
 from experiments.measurement.resource_cache import ResourceCache
+from experiments.measurement.round_timing import provide_profile, recorded_profile, run_every_gamma
 from experiments.measurement.timing import (
     Decoder,
     PartTimer,
@@ -49,16 +51,18 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
+from framework.gamma_policies.round_profile import is_profiled
 from framework.metrics.equality import within_float32
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import device_named
 from framework.models.target import Target
 
 PART_REPEATS = 9  # timings of each part per repeat
+GAMMA_BESIDE_PROFILES = 4  # of Hugging Face's loops, if ours choose gamma by a profile
 MODES = ("eager", "compiled")
 COLUMNS = [
     "T", "decoder", "mode", "ms/token", "decode ms", "HF generate", "HF assisted", "baseline",
-    "zero-overhead", "efficiency", "τ", "d", "v", "compile s", "equal",
+    "zero-overhead", "efficiency", "γ", "τ", "d", "v", "compile s", "equal",
 ]  # fmt: skip
 
 
@@ -75,7 +79,9 @@ class Entry:
         runs: timed batches, `runs[repeat][batch]`.
         with_parts: every run with the times of the loop's parts, taken right after it.
         stages: seconds by stage, `stages[repeat][batch]`; on a GPU, of one run that is not timed otherwise.
-        compile_seconds: extra time of the first generations over the second ones; 0 if nothing is compiled.
+        compile_seconds: extra time of the first generations over the second ones, and time to make the graphs of all
+            gammas that a policy may choose; 0 if nothing is compiled.
+        options: options of drafter and verifier, which identify a stored profile of rounds.
     """
 
     name: str
@@ -87,6 +93,7 @@ class Entry:
     with_parts: list[tuple[Timed, PartTimes]] = field(default_factory=list)
     stages: list[list[dict[str, float]]] = field(default_factory=list)
     compile_seconds: float = 0.0
+    options: Any = None
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,12 @@ class Row:
         zero_overhead: zero-overhead speedup over that baseline.
         efficiency: measured over zero-overhead speedup. Each loop is compared with its own parts, timed right after
             it, because the machine's speed drifts within seconds.
+        gamma: gamma of a round, mean.
         tau: tokens per round.
         d: drafting time per round in one-row target passes.
         v: time of a round's target pass in one-row target passes.
         compile_seconds: as in `Entry`.
+        round_profile: profile that the gamma policy decided by; None: it decides by none.
         stages_ms: milliseconds by stage over all prompts.
         tokens_equal: whether greedy tokens equal those of the first baseline, as `within_float32` defines it; None:
             not greedy, not in float32, or that baseline itself.
@@ -126,10 +135,12 @@ class Row:
     over: dict[str, float]
     zero_overhead: float | None = None
     efficiency: float | None = None
+    gamma: float | None = None
     tau: float | None = None
     d: float | None = None
     v: float | None = None
     compile_seconds: float = 0.0
+    round_profile: dict[str, Any] | None = None
     stages_ms: dict[str, float] = field(default_factory=dict)
     tokens_equal: bool | None = None
     is_peer: bool = False
@@ -138,7 +149,7 @@ class Row:
     def cells(self) -> list[str]:
         """Formatted cells in the order of COLUMNS."""
         figures = [self.over.get("hf_generate"), self.over.get("hf_assisted"), self.over.get("baseline")]
-        figures += [self.zero_overhead, self.efficiency, self.tau, self.d, self.v]
+        figures += [self.zero_overhead, self.efficiency, self.gamma, self.tau, self.d, self.v]
         return [
             f"{self.temperature:g}",
             self.name,
@@ -168,12 +179,14 @@ def entries(
         loop = drafting_nothing(next(iter(engines.values()))) if engines else None
         yield Entry(BASELINE, mode, plain, loop=loop)
         for name, engine in engines.items():
-            yield Entry(name, mode, engine, loop=engine)
+            options = [OmegaConf.to_container(part, resolve=True) for part in (cfg.drafters[name], cfg.verifier)]
+            yield Entry(name, mode, engine, loop=engine, options=options)
     for name, decoder in decoders_at(peers, sampling):
         yield Entry(name, "", decoder, is_peer=True)
     # Hugging Face pads batches and handles stop strings differently.
     if cfg.hugging_face and cfg.batch_size == 1 and not cfg.stop_strings:
-        gamma = build(cfg.gamma).max_gamma
+        policy = build(cfg.gamma)
+        gamma = GAMMA_BESIDE_PROFILES if is_profiled(policy) else policy.max_gamma
         yield Entry("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
         if not gamma:
             return
@@ -220,7 +233,12 @@ class Benchmark:
 
     def _warm_up(self, entry: Entry, batches: Sequence[Batch]) -> None:
         """Generate every batch twice; the difference is the time of compiling."""
-        self._measure_costs(entry, batches[0])
+        begun = time.perf_counter()
+        self._measure_costs(entry, batches)
+        if entry.mode == "compiled" and entry.loop and is_profiled(entry.loop.gamma_policy):
+            for batch in batches:
+                run_every_gamma(entry.loop, batch, self._plan.stopping)
+            entry.compile_seconds += time.perf_counter() - begun
         with Steps(len(batches), is_timed=True) as steps:
             for batch in batches:
                 first = self._timed(entry, batch)
@@ -239,10 +257,12 @@ class Benchmark:
         if entry.loop:
             entry.with_parts.append((run, self._parts(entry, entry.loop, batch, run)))
 
-    def _measure_costs(self, entry: Entry, batch: Batch) -> None:
-        """Pass costs of drafting and of target passes, timed after the prompts, to a policy with `use_costs`."""
+    def _measure_costs(self, entry: Entry, batches: Sequence[Batch]) -> None:
+        """Pass costs of the parts, timed after the prompts, or a profile of rounds to a policy that decides by them."""
+        if entry.loop:
+            provide_profile(entry.loop, batches, stopping=self._plan.stopping, options=entry.options)
         if entry.loop and (use_costs := getattr(entry.loop.gamma_policy, "use_costs", None)):
-            timer, room = self._timers[entry.mode], self._plan.stopping.max_new_tokens
+            batch, timer, room = batches[0], self._timers[entry.mode], self._plan.stopping.max_new_tokens
             prompts = [self._target.as_prompt(prompt) for prompt in batch.prompts]
             parts = time_parts(entry.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, timer=timer, room=room)
             use_costs(parts.costs)
@@ -276,6 +296,7 @@ class Benchmark:
             decode_ms=statistics.median(map(decode_ms, entry.runs)),
             over=self._over(entry),
             compile_seconds=entry.compile_seconds,
+            round_profile=self._round_profile(entry),
             stages_ms=_stages_ms(entry.stages or [[run.stages for run in repeat] for repeat in entry.runs]),
             tokens_equal=self._tokens_equal(entry),
             is_peer=entry.is_peer,
@@ -293,6 +314,10 @@ class Benchmark:
         num_tokens = sum(len(tokens) for run in entry.runs[0] for tokens in run.generation.tokens)
         return within_float32(parted, num_tokens)
 
+    def _round_profile(self, entry: Entry) -> dict[str, Any] | None:
+        loop, (first, *_) = entry.loop, self._plan.batches()
+        return None if loop is None else recorded_profile(loop, entry.options, first, self._plan.stopping)
+
     def _over(self, entry: Entry) -> dict[str, float]:
         """Speedups over other entries: medians of ratios per repeat, which cancel machine drift."""
         ratios = {}
@@ -307,7 +332,7 @@ class Benchmark:
         return ratios
 
     def _explained(self, entry: Entry, engine: Engine) -> dict[str, float | None]:
-        """Zero-overhead speedup, efficiency, tau, d and v, from counts and part times."""
+        """Zero-overhead speedup, efficiency, gamma, tau, d and v, from counts and part times."""
         tally = engine.new_tally(detailed=False)
         for run in entry.runs[0]:
             assert run.generation.tally is not None
@@ -321,7 +346,8 @@ class Benchmark:
             {each.name: each.runs for each in loops},
             {},
         )
-        names = {"zero_overhead": "speedup/zero_overhead", "efficiency": "efficiency", "tau": "tau", "d": "d", "v": "v"}
+        names = {"zero_overhead": "speedup/zero_overhead", "efficiency": "efficiency", "gamma": "gamma/chosen"}
+        names |= {name: name for name in ("tau", "d", "v")}
         return {ours: metrics.get(name) for ours, name in names.items()}
 
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.measurement import batch_runner, timing
+from experiments.measurement import batch_runner, round_timing, timing
+from experiments.results import round_profiles
 from framework.decoding import prefill
 
 
 @pytest.fixture(scope="session", autouse=True)
 def parts_are_timed_once() -> Iterator[None]:
-    """The parts of a round are timed once and cold: repeating them is most of a point's time and steadies its numbers.
+    """Parts and rounds are timed few times and cold: repeating them is most of a point's time.
 
     No test looks at how fast anything is.
     """
@@ -19,6 +20,16 @@ def parts_are_timed_once() -> Iterator[None]:
         patch.setattr(timing, "BLOCKS", 1)
         patch.setattr(batch_runner, "PART_REPEATS", 1)
         patch.setattr(batch_runner, "COSTS_REPEATS", 1)
+        patch.setattr(round_timing, "REPEATS", 1)
+        patch.setattr(round_timing, "ROUNDS", 3)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def profiles_lie_apart_from_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Profiles of rounds are read from and written to a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(round_profiles.FOLDER, str(tmp_path_factory.mktemp("cache")))
         yield
 
 

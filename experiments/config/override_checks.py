@@ -22,8 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config.help_text import CONF
 from experiments.config.renamed_options import check_arguments
 
+FIXED_GAMMA = "gamma.gamma"  # given without a policy, it selects gamma=fixed
 # The option that a bare number sets: gamma=4 is gamma.gamma=4.
-MAIN_OPTIONS = {"gamma": "gamma.gamma", "sampling": "sampling.temperature", "prompts": "prompts.count"}
+MAIN_OPTIONS = {"gamma": FIXED_GAMMA, "sampling": "sampling.temperature", "prompts": "prompts.count"}
 # Short forms of the overrides that name a user's own models.
 MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": ("drafter.model.path={}",)}
 PLAIN = re.compile(r"[\w./:-]+")  # a value that needs no quotes
@@ -110,6 +111,7 @@ class _Overrides:
             ValueError: an override is misspelt, unknown or misplaced, or a sweep lacks -m.
         """
         self._overrides = [self._of_main_option(each) for each in self._overrides]
+        self._overrides = [new for each in self._overrides for new in self._with_fixed_gamma(each)]
         self._overrides = [new for each in self._overrides for new in self._written_out(each)]
         for each in self._overrides:
             if each.is_sweep_override() and not is_sweep:
@@ -200,6 +202,14 @@ class _Overrides:
             is_option = "." in key
             self._known[key] = [] if is_option else GlobalHydra.instance().config_loader().get_group_options(key)
         return self._known[key]
+
+    def _with_fixed_gamma(self, override: Override) -> list[Override]:
+        """The override, after the choice gamma=fixed if it sets gamma where another policy is the default."""
+        if override.key_or_group != FIXED_GAMMA or any(each.key_or_group == "gamma" for each in self._overrides):
+            return [override]
+        default = self._composed([]).get("gamma")
+        is_other = OmegaConf.is_dict(default) and "gamma" not in default
+        return [_parsed("gamma=fixed"), override] if is_other else [override]
 
     def _of_main_option(self, override: Override) -> Override:
         """The override of a group's main option if a group is set to a number: gamma.gamma=4 for gamma=4."""

@@ -16,6 +16,7 @@ from experiments.measurement.metrics import (
 from experiments.measurement.plan import Batch, Candidate, Plan, alive
 from experiments.measurement.ranks import Ranks
 from experiments.measurement.resource_cache import ResourceCache
+from experiments.measurement.round_timing import provide_profile, run_every_gamma
 from experiments.measurement.timing import (
     Decoder,
     PartTimer,
@@ -34,7 +35,8 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
-from framework.metrics.graph_counts import GraphCounts
+from framework.gamma_policies.round_profile import is_profiled
+from framework.metrics.graph_counts import GraphCounts, counted_graphs
 from framework.metrics.tally import Tally
 from framework.metrics.token_trace import TokenTrace
 from framework.models.target import Target
@@ -105,6 +107,7 @@ class BatchRunner:
         # A loop is compared with its own parts, timed right after it: the speed of a machine drifts within seconds.
         self.loops = {BASELINE: drafting_nothing(candidates[0].engine)} if candidates else {}
         self.loops |= {name: candidate.engine for name, candidate in self._subjects.items()}
+        self._graphs_of_profiles: dict[str, GraphCounts] = {}
         num_batches = len(plan.batches())
         self._beside_parts = set(np.linspace(0, num_batches - 1, min(num_batches, PART_BATCHES)).astype(int).tolist())
 
@@ -148,6 +151,22 @@ class BatchRunner:
         if self._target.device.type != "cpu":
             self._time_stages(result)
         yield from self._time_all(result)
+
+    def provide_profiles(self, batches: Sequence[Batch]) -> None:
+        """Give profiles of rounds to the policies that decide by one: those of the first rank, for all ranks."""
+        for candidate in alive(self._subjects.values()):
+            engine, policy = candidate.engine, candidate.engine.gamma_policy
+            if not is_profiled(policy):
+                continue
+            with candidate.ended_by_errors(), counted_graphs() as graphs:
+                provide_profile(engine, batches, stopping=self._plan.stopping, options=candidate.options)
+            self._graphs_of_profiles[candidate.point.name] = graphs
+            profiles = self._ranks.all_gather(None if candidate.error else policy.profile)
+            first = profiles[0]
+            if first is not None and None not in profiles:
+                policy.use_profile(first)
+            elif not candidate.error:
+                candidate.end(RuntimeError("another rank could not measure its rounds"))
 
     def _count_all(self, result: BatchResult) -> Iterator[str]:
         for candidate in alive(self._subjects.values()):
@@ -262,6 +281,18 @@ class BatchRunner:
         few = stopping.max_new_tokens if self._plan.compiled else min(WARM_UP_TOKENS, stopping.max_new_tokens)
         short = replace(stopping, max_new_tokens=few)
         result.graphs = {name: run.graphs for name, run in self._run_all(result, short).items()}
+        if self._plan.compiled:
+            self._make_graphs(result)
+
+    def _make_graphs(self, result: BatchResult) -> None:
+        """Make the graphs of all gammas that a policy may choose in a timed run."""
+        for candidate in alive(self._subjects.values()):
+            name = candidate.point.name
+            if name not in result.errors:
+                with self._catching(name, result), counted_graphs() as graphs:
+                    run_every_gamma(candidate.engine, result.batch, self._plan.stopping)
+                graphs += self._graphs_of_profiles.pop(name, GraphCounts())
+                result.graphs[name] = result.graphs.get(name, GraphCounts()) + graphs
 
     def _time_stages(self, result: BatchResult) -> None:
         """Time the stages of every decoder in a run of their own."""

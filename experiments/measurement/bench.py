@@ -62,6 +62,7 @@ def measure(
                 candidate.tracker.start(candidate.point)
                 # Later points may share the drafter.
                 knew.enter_context(preserve_learned_state(candidate.engine.drafter))
+            runner.provide_profiles(batches)
             _run_batches(candidates, batches, runner, merged, plan, ranks, label=f"T={sampling.temperature:g}")
             origin = _origin(target, started, ranks)
             memory = ranks.all_gather(peak_memory(target.device))

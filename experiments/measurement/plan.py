@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.measurement.experts import NO_EXPERTS
 from experiments.results.record import Record
@@ -79,6 +80,12 @@ class Candidate:
         """Raise this candidate's error, if any; called after the other candidates are measured."""
         if self.error:
             raise self.error
+
+    @property
+    def options(self) -> list[Any]:
+        """Options of drafter and verifier, as JSON values."""
+        config, name = self.point.config, self.point.settings.get("drafter")
+        return [config.get("drafters", {}).get(name, config.get("drafter")), config.get("verifier")]
 
     @property
     def is_alive(self) -> bool:

@@ -19,6 +19,7 @@ from experiments.measurement.metrics import (
 )
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.quality import quality
+from experiments.measurement.round_timing import recorded_profile
 from experiments.measurement.timing import PartTimes
 from experiments.results.passed_checks import has_passed
 from experiments.results.prompt_bootstrap import intervals
@@ -64,7 +65,8 @@ def build_record(
         differences={other: [asdict(found) for found in places] for other, places in parted.items()},
         stages=stages,
         stages_ms_per_round=stages_per_round,
-        rounds_histogram={"accepted": tally.accepted.sum(0).tolist()},
+        rounds_histogram={"accepted": tally.accepted.sum(0).tolist(), "gamma": tally.gammas.tolist()},
+        round_profile=recorded_profile(candidate.engine, candidate.options, plan.batches()[0], plan.stopping),
         prompts=candidate.rows,
         **origin,
     )

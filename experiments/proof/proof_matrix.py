@@ -21,7 +21,8 @@ from framework.core.sampling import Sampling
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
-from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.gamma_policies.round_profile import give_costs
 from framework.verifiers.default_verifier import default_verifier
 from framework.verifiers.verifier import Guarantee, Verifier
 
@@ -40,6 +41,8 @@ LIVELY = {
     "prior_rejected": 2,
     "forgetting": 0.5,
     "probe_every": 2,
+    "margin": 0,
+    "prior_weight": 0.1,
     "threshold": 0.9,
 }
 FALSE_ALARM = 1e-9  # false-alarm rate of one chi-square test; seeds are fixed
@@ -228,5 +231,8 @@ class Prover:
         node = yamls("gamma")[name].copy()
         gamma = self.gamma + (name != "fixed")
         ours = {"gamma": gamma, "max_gamma": gamma, "initial": gamma, "gammas": [gamma, 1]} | LIVELY
+        ours["candidates"] = list(range(gamma + 1))
         node.update({key: value for key, value in ours.items() if key in node})
-        return build(node)
+        policy: GammaPolicy = build(node)
+        give_costs(policy, Costs(c=LIVELY["c"], target_times=(1.0,) * (policy.max_gamma + 1)))
+        return policy

@@ -97,6 +97,8 @@ class Completion:
         passes, plain = self.target_passes, len(self.tokens) - 1
         words = [f"{len(self.tokens)} tokens in {passes} target passes instead of {plain}"]
         words += [f"{name} {value:.2f}" for name, value in (("α", self.alpha), ("τ", self.tau)) if value is not None]
+        if passes and not self.tally.num_drafted:
+            words.append("nothing drafted")
         if self.tokens_per_second is not None:
             words.append(f"{self.tokens_per_second:.0f} tokens/s")
         if self.finish_reason:

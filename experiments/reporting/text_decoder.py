@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
+from experiments.measurement.plan import Batch
+from experiments.measurement.round_timing import provide_profile
 from experiments.reporting.completion import Completion, Token
 from framework.core.draft import Outcome
 from framework.core.drafter import preserve_learned_state
@@ -31,6 +34,7 @@ class TextDecoder:
         seed: default seed.
         chat: whether a text becomes a user's turn.
         system: system message of a chat; None: the template's own.
+        options: options of drafter and verifier as JSON values, which identify a stored profile of rounds.
     """
 
     engine: Engine
@@ -38,6 +42,7 @@ class TextDecoder:
     seed: int
     chat: bool
     system: str | None
+    options: Any = None
 
     def stream(
         self,
@@ -71,6 +76,8 @@ class TextDecoder:
         rows = [
             _Row(Completion(text, self.engine.new_tally(detailed=detailed)), Detokenizer(tokenizer)) for text in texts
         ]
+        batch = Batch(number=0, rows=list(range(len(texts))), prompts=prompts, seeds=seeds)
+        provide_profile(self.engine, [batch], stopping=stopping, options=self.options)
         stopwatch = Stopwatch(self.engine.target.device)
         with preserve_learned_state(self.engine.drafter):
             with torch.no_grad():

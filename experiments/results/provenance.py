@@ -21,15 +21,24 @@ def provenance(device: torch.device) -> dict[str, Any]:
     return {
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else ""),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        "machine": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        }
-        | (gpu_facts(device) if device.type == "cuda" else {}),
+        "versions": {"python": platform.python_version()} | versions(*PACKAGES),
+        "machine": machine(device) | (gpu_facts(device) if device.type == "cuda" else {}),
     }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Processor, cores, threads in use and device."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of installed packages by name."""
+    return {name: _version(name) for name in packages}
 
 
 def gpu_facts(device: torch.device) -> dict[str, Any]:

@@ -29,7 +29,8 @@ class Record:
         differences: positions where greedy texts differ from those of another decoder, by decoder.
         stages: seconds per stage of a round.
         stages_ms_per_round: milliseconds per stage and round, with the time predicted from separately timed parts.
-        rounds_histogram: number of rounds by accepted nodes.
+        rounds_histogram: number of rounds by accepted nodes, and of target passes by the chosen gamma.
+        round_profile: profile that the gamma policy decided by, as in its file; None: it decides by none.
         prompts: one row per prompt.
         command, commit, versions, machine: command line, source version, package versions and hardware.
         started: start of the measurement, in UTC.
@@ -56,6 +57,7 @@ class Record:
     stages: dict[str, Any] = field(default_factory=dict)
     stages_ms_per_round: dict[str, Any] = field(default_factory=dict)
     rounds_histogram: dict[str, Any] = field(default_factory=dict)
+    round_profile: dict[str, Any] | None = None
     prompts: list[dict[str, Any]] = field(default_factory=list)
     command: str | None = None
     commit: str | None = None

@@ -16,6 +16,7 @@ from framework.conformance.report import Breach, Check, Report, require, run_che
 from framework.conformance.test_doubles import PATTERNS, Pattern, no_global_randomness
 from framework.core.draft import DraftedNode, Readout
 from framework.gamma_policies.gamma_policy import LARGEST, Costs, GammaPolicy
+from framework.gamma_policies.round_profile import give_costs
 
 NUM_ROWS = 4
 ROUNDS = 40
@@ -221,7 +222,9 @@ def clocks_forbidden(part: object) -> Iterator[None]:
     def forbidden(name: str, clock: Callable[[], float]) -> Callable[[], float]:
         def read() -> float:
             if threading.get_ident() == thread:
-                raise Breach(f"it reads time.{name}; decide from outcomes, and take measured Costs in use_costs")
+                raise Breach(
+                    f"it reads time.{name}; decide from outcomes, and take what is measured in use_costs or use_profile"
+                )
             return clock()
 
         return read
@@ -237,8 +240,7 @@ def clocks_forbidden(part: object) -> Iterator[None]:
 
 def _give_costs(policy: GammaPolicy, c: float) -> None:
     """Pass costs to a policy that uses them: longer target passes take slightly longer."""
-    if use_costs := getattr(policy, "use_costs", None):
-        use_costs(Costs(c=c, target_times=tuple(1 + 0.05 * more for more in range(policy.max_gamma + 1))))
+    give_costs(policy, Costs(c=c, target_times=tuple(1 + 0.05 * more for more in range(policy.max_gamma + 1))))
 
 
 def _require_same(got: list[int], expected: list[int], where: str) -> None:

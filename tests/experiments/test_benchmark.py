@@ -11,6 +11,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from experiments import benchmark as benchmark_module
 from experiments.benchmark import COLUMNS, Benchmark, check_before_loading, entries, peers_table, table, write
+from experiments.config.resolvers import register_resolvers
 from experiments.measurement.plan import Plan
 from experiments.peers.engines import Arm, RunningPeer
 from experiments.proof.tiny_drafters import tiny_factory
@@ -21,6 +22,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
 from framework.prompts.prompt_set import Prompt, PromptSet
 
+register_resolvers()  # options of drafters refer to embedded models
 PROMPTS = [[5, 6, 7, 8, 5, 6], [9, 10, 9]]
 PEER_ARMS = [Arm("openvino", "plain"), Arm("openvino_prompt_lookup", "prompt_lookup", 2)]
 
@@ -64,7 +66,7 @@ def rows():
         patch.setitem(compiled.BACKENDS, "cpu", "eager")
         patch.setattr(benchmark_module, "PART_REPEATS", 1)  # as everywhere: see conftest.py
         peers = [RunningPeer(PretendedEngine(target), PEER_ARMS)]
-        field = list(entries(settings("gamma.gamma=2"), target, drafters, sampling, peers))
+        field = list(entries(settings("gamma=fixed", "gamma.gamma=2"), target, drafters, sampling, peers))
         benchmark = Benchmark(field, target, sampling, plan)
         found = benchmark.run()
     return found, {(each.name, each.mode): each.runs for each in field}
@@ -165,7 +167,7 @@ def test_policies_that_ask_are_told_costs_and_hugging_face_drafts_nothing_at_gam
     adaptive = settings("gamma=expected_speedup", "modes=[eager]", "hugging_face=false")
     rows = Benchmark(list(entries(adaptive, target, drafters, sampling)), target, sampling, plan).run()
     assert [row.zero_overhead for row in rows] == [None, None]
-    plain = settings("gamma.gamma=0", "modes=[eager]")
+    plain = settings("gamma=fixed", "gamma.gamma=0", "modes=[eager]")
     assert [each.name for each in entries(plain, target, drafters, sampling)][-1] == "hf_generate"
 
 

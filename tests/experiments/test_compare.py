@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from experiments import compare
+from experiments.measurement import round_timing
 from experiments.results.records import load_records
+from experiments.results.round_profiles import FOLDER
 from experiments.tracking.wandb_reading import read_offline_run
 from framework.conformance.tiny_models import save_tiny
 from tests.support.tiny_pair import tiny_pair
 
 FITTING = ("ngram", "prompt_lookup", "corpus_unigram", "uniform_random")  # any target
-QUICK = ["temperatures=[0]", "max_new_tokens=6", "repeats=1", "hugging_face=false"]
+QUICK = ["temperatures=[0]", "max_new_tokens=6", "repeats=1", "hugging_face=false", "gamma=4"]
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +94,29 @@ def test_what_is_asked_for_must_fit(
     missing = refused(capfd, *overrides, "drafter.model.path=no/such/folder", where)
     assert "drafters.small_transformer.model.path is 'no/such/folder'" in missing
     assert not (tmp_path / "run").exists()
+
+
+def test_gamma_is_chosen_by_a_profile_that_the_record_holds(
+    pair: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, overrides = pair
+    tiny = [each for each in overrides if not each.startswith(("drafters", "gamma", "temperatures", "max_new_tokens"))]
+    tiny += ["drafters=[small_transformer]", f"drafter.model.path={folder}/drafter", "tracker=jsonl"]
+    tiny += ["temperatures=[0.8]", "max_new_tokens=12"]
+    run(*tiny, f"hydra.run.dir={tmp_path / 'first'}")
+    out = capfd.readouterr().out
+    (first,) = load_records(tmp_path / "first")
+    assert first.point["gamma_policy"] == "auto" and first.config["gamma"]["candidates"] == [0, 1, 2, 4, 8]
+    assert first.round_profile["of"]["batch_size"] == 1 and list(first.round_profile["round_ms"]) == list("01248")
+    assert sum(first.rounds_histogram["gamma"]) == sum(first.counts["passes_by_nodes"]) > 0
+    assert f"{first.metrics['gamma/chosen']:.1f} auto" in out
+    assert "share of rounds by chosen γ: " in out or "nothing is drafted, since no draft pays" in out
+
+    (file,) = (tmp_path / "first").glob("*/record.json")
+    monkeypatch.setattr(round_timing, "measure_rounds", lambda *_: pytest.fail("measured in place of the given file"))
+    monkeypatch.setenv(FOLDER, str(tmp_path / "empty"))
+    run(*tiny, f"gamma.profile={file}", f"hydra.run.dir={tmp_path / 'again'}")
+    (again,) = load_records(tmp_path / "again")
+    assert again.round_profile == first.round_profile | {"of": None}
+    assert again.rounds_histogram == first.rounds_histogram
+    assert [row["text"] for row in again.prompts] == [row["text"] for row in first.prompts]

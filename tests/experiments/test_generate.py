@@ -18,7 +18,7 @@ from experiments.config import override_checks
 
 ROOT = Path(generate.__file__).parents[1]
 PROMPT = "import os\nimport sys\nimport "
-GREEDY = ("drafter=prompt_lookup", "sampling.temperature=0", "max_new_tokens=24")
+GREEDY = ("drafter=prompt_lookup", "sampling.temperature=0", "max_new_tokens=24", "gamma=4")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -26,6 +26,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.gamma_policies.round_profile import give_costs
 from framework.models.target import Target
 from framework.verifiers.lenience import Lenience
 from framework.verifiers.verifier import Verifier
@@ -246,6 +247,15 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "probe_every": st.sampled_from([None, 1, 3]),
         }
     ),
+    "auto": st.fixed_dictionaries(
+        {
+            "candidates": st.sets(GAMMAS, min_size=1, max_size=3).map(lambda gammas: [0, *gammas]),
+            "margin": st.sampled_from([0.03, 0.0, 0.5]),
+            "most_loss": st.sampled_from([0.02, 0.0, 1.0]),
+            "prior_weight": st.sampled_from([6, 0.01, 100]),
+            "forgetting": st.sampled_from([0.9, 0.1, 1]),
+        }
+    ),
     "confidence_threshold": st.fixed_dictionaries(
         {"max_gamma": GAMMAS, "threshold": st.sampled_from([0.3, 0.0, 0.05, 0.9, 1.0])}
     ),
@@ -271,8 +281,7 @@ PER_ROW = policies("fixed", "confidence_threshold")  # their decision for a row 
 def build_policy(choice: PolicyChoice) -> GammaPolicy:
     name, options = choice
     policy = build(OmegaConf.merge(OmegaConf.load(GAMMA_FOLDER / f"{name}.yaml"), options))
-    if hasattr(policy, "use_costs"):
-        policy.use_costs(Costs(c=0.1, target_times=(1.0,) * (policy.max_gamma + 1)))
+    give_costs(policy, Costs(c=0.1, target_times=(1.0,) * (policy.max_gamma + 1)))
     return policy
 
 

@@ -25,7 +25,7 @@ TEXTS = ("drafter", "setting", "tokens equal")  # headings of columns sorted as 
 # Columns whose cells have an interval below their number, which is a column of its own in other tables.
 INTERVALS = {"α empirical": "95% of α", "τ": "95% of τ", "measured speedup": "95% of speedup"}
 MEANINGS = {
-    "γ": "maximum depth of a draft",
+    "γ": "maximum depth of a draft; with gamma=auto, the mean of the gammas chosen",
     "α overlap": "mean of Σ min(p, q) over tested tokens: the paper's α",
     "α empirical": "accepted ÷ tested tokens; below it the 95% interval over prompts like these",
     "τ": "tokens per target pass; below it the 95% interval over prompts like these",

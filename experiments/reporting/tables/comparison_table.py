@@ -70,6 +70,8 @@ def guarantee(record: Record) -> str:
 def _gamma(record: Record) -> str:
     gamma, policy = record.point.get("gamma"), record.point.get("gamma_policy")
     shown = MISSING if gamma is None else str(gamma)
+    if policy == "auto":
+        return f"{_number(record.metrics.get('gamma/chosen'), 1)} auto"
     return shown if policy in (None, "fixed") else f"≤{shown} {policy}"
 
 
@@ -265,10 +267,30 @@ def _alarms(records: Sequence[Record], groups: Sequence[Group]) -> list[str]:
     return notes
 
 
+def _gammas_chosen(group: Group) -> list[str]:
+    """Lines on gamma=auto: the shares of rounds by chosen gamma, and the drafters for which drafting never pays."""
+    shares, idle = [], []
+    for name, record in zip(row_names(group), group.records, strict=True):
+        passes = record.rounds_histogram.get("gamma", [])
+        total = sum(passes)
+        if not total or record.point.get("gamma_policy") != "auto":
+            continue
+        if passes[0] == total:
+            idle.append(name)
+        else:
+            chosen = ", ".join(f"{gamma} {count / total:.0%}" for gamma, count in enumerate(passes) if count)
+            shares.append(f"{name} {chosen} (without a draft {record.metrics['undrafted']:.0%})")
+    lines = [f"{group.title}: share of rounds by chosen γ: {'; '.join(shares)}."] if shares else []
+    if idle:
+        lines.append(f"{group.title}: nothing is drafted, since no draft pays by its round times: {', '.join(idle)}.")
+    return lines
+
+
 def table_notes(records: Sequence[Record]) -> list[str]:
     """Notes below the table: failed checks, the fastest points, then the meaning of the columns."""
     groups = group_records(records)
     notes = _alarms(records, groups) + [line for group in groups if (line := fastest_line(group))]
+    notes += [line for group in groups for line in _gammas_chosen(group)]
     if any(is_lossy(record) for record in records):
         notes.append(
             f"{LOSSY}: the output does not follow the target's distribution; its speed alone is not comparable."

@@ -54,7 +54,7 @@ MISTAKES = [
     ("measure", ["drafter=null"], "drafter is 'null'; allowed: "),
     ("measure", ["-m", "drafter=ngram,medsa"], "drafter is 'medsa'; did you mean medusa?"),
     ("measure", ["tracker=wandbb"], "tracker is 'wandbb'; did you mean wandb? allowed: jsonl, wandb"),
-    ("measure", ["gamma={a:1}"], "gamma is \"{'a': 1}\"; allowed: bandit, "),
+    ("measure", ["gamma={a:1}"], "gamma is \"{'a': 1}\"; allowed: auto, "),
     ("measure", ["+gamma=heuristc"], "gamma is 'heuristc'; did you mean heuristic?"),
     ("compare", ["+suite=al"], "suite is 'al'; did you mean all? allowed: all, translation"),
     ("compare", ["drafters=[ngram,medsa]"], "drafters is 'medsa'; did you mean medusa?"),
@@ -68,7 +68,7 @@ MISTAKES = [
     ("measure", ["+study=gamma"], "study has a choice already; set study=gamma without +"),
     ("measure", ["+max_new_tokens=4"], "max_new_tokens has a value already; set max_new_tokens=4 without +"),
     ("measure", ["+suite=all"], "+suite=all sets drafters, no option of measure"),
-    ("measure", ["~gamma"], "gamma cannot be removed; set gamma=CHOICE: bandit, "),
+    ("measure", ["~gamma"], "gamma cannot be removed; set gamma=CHOICE: auto, "),
     ("measure", ["training=medusa"], "training is no part of measure; allowed: "),
     ("compare", ["~drafter@drafters.medusaa"], "drafter@drafters.medusaa is no part of compare; allowed: "),
     ("measure", ["target.generation.top_k=5"], "target.generation is 'model', without options; to set some, "),
@@ -134,7 +134,7 @@ WRONG_VALUES = [
     ("generate", ["prompt=x", "prompt_file=y"], "prompt and prompt_file are both set"),
     ("train", ["drafter=ngram"], "drafter is 'ngram', which is not trained"),
     ("check", [], "choose one or more of drafter=NAME, verifier=NAME"),
-    ("check", ["gamma=4"], "gamma is '4'; allowed: bandit, "),
+    ("check", ["gamma=4"], "gamma is '4'; allowed: auto, "),
 ]
 
 
@@ -198,6 +198,10 @@ def seconds_of_children() -> float:
     ("config", "arguments", "written_out"),
     [
         ("measure", ["gamma=4"], ["gamma.gamma=4"]),
+        ("compare", ["gamma=4"], ["gamma=fixed", "gamma.gamma=4"]),  # where another policy is the default
+        ("benchmark", ["gamma.gamma=2"], ["gamma=fixed", "gamma.gamma=2"]),
+        ("compare", ["gamma=fixed_8", "gamma.gamma=6"], ["gamma=fixed_8", "gamma.gamma=6"]),
+        ("generate", ["gamma.candidates=[0,2]"], ["gamma.candidates=[0,2]"]),
         ("measure", ["sampling=0.7", "prompts=10"], ["sampling.temperature=0.7", "prompts.count=10"]),
         ("measure", ["-m", "gamma=1,2,4"], ["-m", "gamma.gamma=1,2,4"]),
         (

@@ -19,6 +19,7 @@ from framework.decoding import compiled
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.stopping import Stopping
+from framework.gamma_policies.auto import Auto
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.expected_speedup import ExpectedSpeedup
 from framework.gamma_policies.fixed import Fixed
@@ -251,9 +252,13 @@ def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_
     assert policies["one"].costs is not policies["other"].costs
 
 
-def test_nothing_is_compiled_while_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+AUTO = {"candidates": [0, 1, 2], "margin": 0, "most_loss": 1, "prior_weight": 1, "forgetting": 0.5, "profile": None}
+
+
+@pytest.mark.parametrize("policy", [Fixed(gamma=2), Auto(**AUTO)], ids=["fixed", "auto"])
+def test_nothing_is_compiled_while_timed(policy: GammaPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
-    (record,) = measured({"own": build_engine(Fixed(gamma=2), compiled=True)}, tmp_path, compiled=True)
+    (record,) = measured({"own": build_engine(policy, compiled=True)}, tmp_path, compiled=True)
     assert record.metrics["graphs/compiled"] >= 2 and record.metrics["graphs/while_timed"] == 0
     assert record.metrics["graphs/captured"] == record.metrics["graphs/not_captured"] == 0
     assert record.stages["round"] > 0 and record.metrics["tokens_equal_baseline"]

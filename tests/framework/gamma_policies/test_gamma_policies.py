@@ -24,6 +24,7 @@ from framework.gamma_policies.expected_speedup import ExpectedSpeedup
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
 from framework.gamma_policies.heuristic import Heuristic
+from framework.gamma_policies.round_profile import give_costs
 from framework.gamma_policies.stop_head import StopHead
 from framework.heads.acceptance_head import AcceptanceHead, save_head
 from framework.metrics import theory
@@ -38,8 +39,7 @@ POLICIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 def policy_of(name: str, **options: object) -> GammaPolicy:
     """Build a policy from its yaml, with changed options and, if used, fixed costs."""
     policy = build(OmegaConf.merge(OmegaConf.load(FOLDER / f"{name}.yaml"), options))
-    if hasattr(policy, "use_costs"):
-        policy.use_costs(Costs(c=0.1, target_times=tuple(1 + 0.05 * rows for rows in range(policy.max_gamma + 1))))
+    give_costs(policy, Costs(c=0.1, target_times=tuple(1 + 0.05 * rows for rows in range(policy.max_gamma + 1))))
     return policy
 
 

@@ -27,6 +27,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.drafting.chain_builder import ChainBuilder
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.gamma_policies.round_profile import give_costs
 from framework.models.target import Target
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from tests.support.rounds import readout
@@ -48,14 +49,14 @@ LIVELY = {
     "entropy_bound": {"max_gamma": 4, "threshold": 0.57},
     "stop_head": {"max_gamma": 4, "threshold": 0.4},
     "bandit": {"gammas": [1, 3, 0, 4]},
+    "auto": {"candidates": [0, 1, 2, 4], "prior_weight": 1, "forgetting": 0.5},
 }
 
 
 def policy_of(name: str, *, c: float = 0.2) -> GammaPolicy:
     """Build a policy from its yaml, with the options above and, if used, fixed costs."""
     policy = build(OmegaConf.merge(OmegaConf.load(FOLDER / f"{name}.yaml"), LIVELY.get(name, {})))
-    if hasattr(policy, "use_costs"):
-        policy.use_costs(Costs(c=c, target_times=(1.0,) * (policy.max_gamma + 1)))
+    give_costs(policy, Costs(c=c, target_times=(1.0,) * (policy.max_gamma + 1)))
     return policy
 
 

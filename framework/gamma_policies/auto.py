@@ -1,0 +1,143 @@
+"""Gamma of the largest speed by measured round times, and no draft where plain decoding is faster."""
+
+import json
+from itertools import accumulate
+from operator import mul
+from pathlib import Path
+
+from framework.core.draft import Readout
+from framework.core.option_error import OptionError
+from framework.gamma_policies.gamma_policy import LARGEST, check_number
+from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile
+
+ALLOWANCE = 1.5  # rounds without a draft that a generation may lose by drafts that were expected to pay
+
+
+class Auto:
+    """Maximises expected tokens over measured round time, among a few gammas and plain decoding.
+
+    The profile holds the time of a round for every gamma, and the acceptance rate of every depth. The rates are updated
+    after every round; the profile's count as a prior, and a round's weight decays. Drafting pays if the best gamma is
+    faster than a round without a draft by `margin`.
+
+    A balance, in rounds without a draft, limits losses: a round with a draft adds its tokens per row minus its time,
+    up to ALLOWANCE, and every other round adds `most_loss`, up to the cost of a test. While drafting pays, drafts
+    continue down to a balance of -ALLOWANCE. While it does not, the cheapest draft that can pay tests the rates once
+    the balance covers its worst case. By the profile's times, a generation with T rounds without a draft therefore
+    loses at most most_loss * T + ALLOWANCE + the worst case of one round.
+
+    One gamma is chosen for all rows. Every generation starts anew, so equal profiles and seeds give equal tokens.
+    """
+
+    should_continue = None
+
+    def __init__(
+        self,
+        *,
+        candidates: list[int],
+        margin: float,
+        most_loss: float,
+        prior_weight: float,
+        forgetting: float,
+        profile: str | None,
+    ):
+        """
+        Args:
+            candidates: gammas to choose from, 0 among them. Compiled rounds need a graph for each.
+            margin: least gain of drafting over plain decoding, >= 0.
+            most_loss: share of the time without drafts that tests may cost, in [0, 1].
+            prior_weight: weight of the profile's acceptance rates in tested rows, > 0.
+            forgetting: in (0, 1], decay of a round's weight with every later one; 1: no decay.
+            profile: path of a profile to use, or of a record that holds one; None: the one that an experiment stored
+                or measures.
+
+        Raises:
+            ValueError, OSError: a setting outside its range, or a file without a profile; the message names the key.
+        """
+        whole = isinstance(candidates, list) and all(type(each) is int and 0 <= each <= LARGEST for each in candidates)
+        if not whole or 0 not in candidates or len(set(candidates)) < len(candidates):
+            allowed = f"a list of different whole numbers up to {LARGEST} with 0, such as [0, 1, 2, 4, 8]"
+            raise OptionError("candidates", candidates, allowed)
+        check_number("margin", margin, lambda value: value >= 0, "a number >= 0")
+        check_number("most_loss", most_loss, lambda value: 0 <= value <= 1, "a number in [0, 1]")
+        check_number("prior_weight", prior_weight, lambda value: value > 0, "a number > 0")
+        check_number("forgetting", forgetting, lambda value: 0 < value <= 1, "a number in (0, 1]")
+        self.gammas = sorted(candidates)
+        self.max_gamma = self.gammas[-1]
+        self._margin, self._most_loss = margin, most_loss
+        self._prior_weight, self._forgetting = prior_weight, forgetting
+        self.profile: RoundProfile | None = None
+        self.awaits_profile = profile is None
+        if profile is not None:
+            self._use(_read(profile))
+        self.begin()
+
+    def use_profile(self, profile: RoundProfile) -> None:
+        """Choose among the candidates that a profile has times for, unless the option gives another profile."""
+        if self.awaits_profile:
+            self._use(profile)
+
+    def _use(self, profile: RoundProfile) -> None:
+        self.profile = profile
+        self._times = {gamma: profile.times[gamma] for gamma in self.gammas if gamma in profile.round_ms}
+        drafts = [gamma for gamma in self._times if gamma and gamma + 1 >= (1 + self._margin) * self._times[gamma]]
+        self.usable = [0, *drafts]
+        self._test = min(drafts, key=self._times.__getitem__, default=0)
+        # A test that follows rounds without a draft and commits the target's own token only.
+        self._lost_by_test = max(0.0, self._times[self._test] + profile.restart_time - 1) if drafts else 0.0
+
+    @property
+    def rates(self) -> list[float]:
+        """Estimated acceptance rate of every depth."""
+        assert self.profile is not None
+        return self._acceptance.rates(self.profile.acceptance, self._prior_weight)
+
+    def begin(self) -> None:
+        self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
+        self._balance = 0.0
+        self._gamma, self._is_paused = 0, False
+
+    def next_gamma(self) -> int:
+        """
+        Raises:
+            ValueError: there is no profile.
+        """
+        if self.profile is None:
+            raise OptionError("gamma.profile", None, "a file with a profile", "and no rounds were measured")
+        tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
+        speeds = {gamma: tokens[gamma] / self._times[gamma] for gamma in self.usable}
+        best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
+        if best and speeds[best] >= 1 + self._margin and self._balance >= -ALLOWANCE:
+            self._gamma = best
+        else:
+            self._gamma = self._test if self._balance >= self._lost_by_test else 0
+        return self._gamma
+
+    def observe(self, readout: Readout) -> None:
+        self._acceptance.observe(self._gamma, readout)
+        num_active = sum(readout.active)
+        if not readout.num_nodes:
+            self._balance = max(self._balance, min(self._balance + self._most_loss, self._lost_by_test))
+        elif num_active:
+            gain = sum(readout.committed) / num_active - self._time_of_draft
+            self._balance = min(self._balance + gain, max(ALLOWANCE, self._lost_by_test))
+        self._is_paused = not readout.num_nodes
+
+    @property
+    def _time_of_draft(self) -> float:
+        """Time of a round with the latest gamma, in rounds without a draft."""
+        assert self.profile is not None
+        return self._times[self._gamma] + self.profile.restart_time * self._is_paused
+
+
+def _read(path: str) -> RoundProfile:
+    """
+    Raises:
+        OptionError, OSError: the file cannot be read, or holds no profile.
+    """
+    file = Path(path).expanduser()
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return RoundProfile.from_json(content.get("round_profile", content))
+    except (ValueError, AttributeError) as error:
+        raise OptionError("profile", path, "a stored profile, or a record.json that has one", f"{error}") from error

@@ -1,0 +1,160 @@
+"""Measured times of whole rounds, and measured acceptance: what a choice of gamma depends on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol, Self, TypeGuard
+
+from framework.core.draft import Readout
+from framework.gamma_policies.gamma_policy import LARGEST, Costs, GammaPolicy
+
+UNKNOWN_ALPHA = 0.5  # before any node is tested; it weighs as much as one tested node
+
+
+@dataclass(frozen=True)
+class RoundProfile:
+    """Times of rounds by gamma, and acceptance by depth, of one pair in one setting.
+
+    The time of a round covers all that depends on gamma: drafting, the target pass, verification and commit.
+
+    Attributes:
+        round_ms: milliseconds of a round by gamma, 0 among them, in ascending order.
+        restart_ms: additional milliseconds of the first draft after rounds without one, in which the drafter reads the
+            tokens committed meanwhile.
+        acceptance: share of the rows that accept a node at depth 1, 2, ..., among those that accepted all nodes above.
+    """
+
+    round_ms: Mapping[int, float]
+    restart_ms: float
+    acceptance: Sequence[float]
+
+    @classmethod
+    def of_costs(cls, costs: Costs) -> Self:
+        """Profile of rounds that take the sum of their parts, with an unknown acceptance."""
+        times = {gamma: costs.of_round(gamma) for gamma in range(len(costs.target_times))}
+        return cls(round_ms=times, restart_ms=0.0, acceptance=(UNKNOWN_ALPHA,))
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """
+        Raises:
+            ValueError: the content is not that of `to_json`.
+        """
+        try:
+            round_ms = {int(gamma): float(ms) for gamma, ms in content["round_ms"].items()}
+            acceptance = [float(alpha) for alpha in content["acceptance"]]
+            restart_ms = float(content["restart_ms"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no profile of rounds ({type(error).__name__}: {error})") from error
+        sound = (
+            0 in round_ms
+            and all(0 <= gamma <= LARGEST and 0 < ms < inf for gamma, ms in round_ms.items())
+            and 0 <= restart_ms < inf
+            and acceptance
+            and all(0 <= alpha <= 1 for alpha in acceptance)
+        )
+        if not sound:
+            raise ValueError("a profile of rounds with values out of range")
+        return cls(dict(sorted(round_ms.items())), restart_ms, acceptance)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as JSON values."""
+        return {
+            "round_ms": {str(gamma): ms for gamma, ms in self.round_ms.items()},
+            "restart_ms": self.restart_ms,
+            "acceptance": list(self.acceptance),
+        }
+
+    @property
+    def times(self) -> dict[int, float]:
+        """Time of a round by gamma, in rounds without a draft."""
+        return {gamma: ms / self.round_ms[0] for gamma, ms in self.round_ms.items()}
+
+    @property
+    def restart_time(self) -> float:
+        """`restart_ms` in rounds without a draft."""
+        return self.restart_ms / self.round_ms[0]
+
+
+class Profiled(GammaPolicy, Protocol):
+    """Optional: a policy that decides by a measured profile of rounds."""
+
+    gammas: Sequence[int]
+    """Every gamma that the policy may choose, ascending, 0 first."""
+
+    usable: Sequence[int]
+    """Those of the gammas that it may choose with the profile in use."""
+
+    profile: RoundProfile | None
+    """The profile in use; None: none was given yet."""
+
+    awaits_profile: bool
+    """Whether experiments provide the profile, rather than an option."""
+
+    def use_profile(self, profile: RoundProfile) -> None:
+        """Use a profile; called between generations, by experiments that measure or store profiles."""
+        ...
+
+
+def is_profiled(policy: GammaPolicy) -> TypeGuard[Profiled]:
+    """Whether the policy is a Profiled one."""
+    return hasattr(policy, "use_profile")
+
+
+def give_costs(policy: GammaPolicy, costs: Costs) -> None:
+    """Pass costs of the parts of a round to a policy that decides by costs or by a profile; others need none."""
+    if use_costs := getattr(policy, "use_costs", None):
+        use_costs(costs)
+    if use_profile := getattr(policy, "use_profile", None):
+        use_profile(RoundProfile.of_costs(costs))
+
+
+class AcceptanceByDepth:
+    """Running shares of the rows that accept a node at each depth, among those that accepted all nodes above.
+
+    A row that was offered no node where the round's gamma allowed one counts as a rejection: the round's time was
+    spent. Rounds in which no row was offered a node are not counted.
+    """
+
+    def __init__(self, deepest: int, *, forgetting: float = 1.0):
+        """
+        Args:
+            deepest: number of depths.
+            forgetting: decay of a round's weight with every later one.
+        """
+        self._forgetting = forgetting
+        self.accepted = [0.0] * deepest
+        self.tested = [0.0] * deepest
+
+    def observe(self, gamma: int, readout: Readout) -> None:
+        """Count one round of this gamma."""
+        if not readout.num_nodes:
+            return
+        self.accepted = [self._forgetting * count for count in self.accepted]
+        self.tested = [self._forgetting * count for count in self.tested]
+        for active, accepted, most in zip(readout.active, readout.accepted, readout.max_depth, strict=True):
+            if active:
+                for depth in range(min(accepted + 1, gamma, most)):
+                    self.accepted[depth] += depth < accepted
+                    self.tested[depth] += 1
+
+    def rates(self, prior: Sequence[float], weight: float) -> list[float]:
+        """Rate of every depth; the prior weighs as much as `weight` tested rows, and its last entry serves deeper ones.
+
+        Args:
+            prior: at least one rate.
+            weight: weight of the prior, > 0.
+        """
+        priors = [prior[min(depth, len(prior) - 1)] for depth in range(len(self.tested))]
+        return [
+            (weight * alpha + accepted) / (weight + tested)
+            for alpha, accepted, tested in zip(priors, self.accepted, self.tested, strict=True)
+        ]
+
+    def measured(self) -> list[float]:
+        """Rate of every depth, drawn towards the rate of the depth above where few rows were tested."""
+        rates, above = [], UNKNOWN_ALPHA
+        for accepted, tested in zip(self.accepted, self.tested, strict=True):
+            above = (above + accepted) / (1 + tested)
+            rates.append(above)
+        return rates

@@ -1,0 +1,202 @@
+"""gamma=auto: choices by hand, the bound on losses, and profiles from files."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from framework.conformance.tiny_models import tiny_target
+from framework.core.option_error import OptionError
+from framework.core.sampling import Sampling
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
+from framework.gamma_policies.auto import ALLOWANCE, Auto
+from framework.gamma_policies.gamma_policy import Costs
+from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile, give_costs
+from tests.support.random_cases import Table
+from tests.support.rounds import readout
+
+TIMES = {0: 2.0, 1: 2.2, 2: 3.0, 4: 4.0}  # milliseconds; in rounds without a draft 1, 1.1, 1.5 and 2
+REJECTED, NOTHING = (1, 0), (0, 0)
+
+
+def auto(times=None, acceptance=(0.5,), *, restart_ms=0.0, **options) -> Auto:
+    settings = {"candidates": [0, 1, 2, 4], "margin": 0.03, "most_loss": 0.125, "prior_weight": 1, "forgetting": 1}
+    policy = Auto(**(settings | {"profile": None} | options))
+    policy.use_profile(RoundProfile(times or TIMES, restart_ms, acceptance))
+    policy.begin()
+    return policy
+
+
+def gammas(policy: Auto, *rounds: tuple[int, int]) -> list[int]:
+    """Gamma before each round and after the last."""
+    asked = [policy.next_gamma()]
+    for seen in rounds:
+        policy.observe(readout(seen))
+        asked.append(policy.next_gamma())
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "best"),
+    [
+        ([0.0], 0),
+        ([0.13], 0),  # 1.13 / 1.1 = 1.027
+        ([0.14], 1),  # 1.14 / 1.1 = 1.036
+        ([0.5], 1),  # 1.5 / 1.1 = 1.36, 1.75 / 1.5 = 1.17, 1.9375 / 2 = 0.97
+        ([0.9], 4),  # 1.9 / 1.1 = 1.73, 2.71 / 1.5 = 1.81, 4.10 / 2 = 2.05
+        ([0.9, 0.9, 0.0], 2),  # all deeper ones are rejected
+    ],
+)
+def test_the_gamma_of_most_tokens_per_time(acceptance: list[float], best: int) -> None:
+    assert auto(acceptance=acceptance).next_gamma() == best
+
+
+def test_rates_are_learnt_by_depth_and_forgotten() -> None:
+    policy = auto(acceptance=[0.9], forgetting=0.5)
+    assert policy.next_gamma() == 4
+    policy.observe(readout((4, 1)))
+    assert policy.rates == [(0.9 + 1) / 2, 0.9 / 2, 0.9, 0.9]
+    assert policy.next_gamma() == 1
+    policy.observe(readout((1, 1), (0, 0), (1, 1, False)))  # the second row was offered nothing, the third has ended
+    assert policy.rates == [(0.9 + 0.5 + 1) / (1 + 0.5 + 2), 0.9 / (1 + 0.5), 0.9, 0.9]
+    policy.begin()
+    assert policy.rates == [0.9] * 4
+
+
+def test_a_row_without_a_node_in_a_round_that_drafts_counts_as_rejected_unless_its_budget_ends() -> None:
+    counts = AcceptanceByDepth(3)
+    counts.observe(2, readout((2, 2), (0, 0)))
+    counts.observe(3, readout((0, 0), (0, 0)))  # nobody drafted
+    counts.observe(3, readout((1, 1), max_depth=1))
+    assert (counts.accepted, counts.tested) == ([2, 1, 0], [3, 1, 0])
+    # 2.5 / 4; (0.625 + 1) / 2; nothing tested: as above
+    assert counts.measured() == [0.625, 0.8125, 0.8125]
+
+
+def test_where_drafting_does_not_pay_tests_wait_until_they_are_covered() -> None:
+    """A test of one node costs half a round, which four rounds without a draft cover."""
+    policy = auto({0: 1.0, 1: 1.5, 2: 2.5}, acceptance=[0.0], candidates=[0, 1, 2])
+    found = gammas(policy, *[NOTHING] * 4, REJECTED, *[NOTHING] * 4)
+    assert found == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+
+
+def test_the_first_draft_after_a_pause_costs_its_restart() -> None:
+    policy = auto({0: 1.0, 1: 1.25}, acceptance=[0.0], candidates=[0, 1], restart_ms=0.25)
+    assert gammas(policy, *[NOTHING] * 4, REJECTED, *[NOTHING] * 4) == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+
+
+def test_a_success_is_followed_by_drafts() -> None:
+    policy = auto({0: 1.0, 1: 1.5, 2: 2.5}, acceptance=[0.0], candidates=[0, 1, 2])
+    # After one accepted node the rate is 1 / 2, and 1.5 tokens take 1.5; a test is still covered. After two it pays.
+    assert gammas(policy, *[NOTHING] * 4, (1, 1), (1, 1)) == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_drafts_that_can_never_pay_are_not_tested() -> None:
+    policy = auto({0: 1.0, 1: 2.0, 2: 3.0}, acceptance=[1.0], candidates=[0, 1, 2])
+    assert gammas(policy, *[NOTHING] * 300) == [0] * 301 and policy.usable == [0]
+
+
+def test_losses_are_bounded_whatever_is_accepted() -> None:
+    """In rounds without a draft: most_loss for each of them, the allowance, and the worst case of one round."""
+    dice = random.Random(0)
+    drafted = 0
+    for _ in range(300):
+        times = {gamma: 1 + gamma * dice.choice([0.02, 0.2, 0.6, 0.9]) for gamma in (0, 1, 2, 4)}
+        restart, most_loss = dice.choice([0.0, 0.5]), dice.choice([0.0, 0.02, 0.2])
+        policy = auto(times, [dice.random()], restart_ms=restart, most_loss=most_loss, forgetting=0.9)
+        luck, paused, loss, undrafted = dice.choice([0.0, 0.3, 0.7]), False, 0.0, 0
+        for _ in range(200):
+            gamma = policy.next_gamma()
+            accepted = next((depth for depth in range(gamma) if dice.random() >= luck), gamma)
+            policy.observe(readout((gamma, accepted)))
+            if gamma:
+                loss += times[gamma] + restart * paused - (1 + accepted)
+            undrafted, paused, drafted = undrafted + (not gamma), not gamma, drafted + bool(gamma)
+            assert loss <= most_loss * undrafted + ALLOWANCE + max(times.values()) + restart - 1 + 1e-9
+    assert drafted > 10_000
+
+
+class Counting(Table):
+    """A drafter that counts its drafts."""
+
+    drafts = 0
+
+    def propose(self, sequences, gamma, uniforms):
+        self.drafts += 1
+        return super().propose(sequences, gamma, uniforms)
+
+
+def decoded(drafter: Table, policy: Auto, *, temperature: float, max_new_tokens: int = 40):
+    engine = Engine(
+        target=tiny_target(), drafter=drafter, gamma_policy=policy, sampling=Sampling(temperature=temperature)
+    )
+    return engine.generate([[5, 6, 7], [9]], stopping=Stopping(max_new_tokens), seeds=[0, 1])
+
+
+def test_huge_costs_make_no_draft_and_call_no_drafter() -> None:
+    costs = Costs(c=0.1, target_times=(1, 50, 60, 70, 80))
+    policy, drafter = auto(), Counting(vocabulary=50, sparse=False, seed=0)
+    give_costs(policy, costs)
+    generation = decoded(drafter, policy, temperature=1)
+    assert drafter.drafts == 0 and generation.tally.gammas.tolist() == [39, 0, 0, 0, 0]
+    assert generation.tally.metrics()["undrafted"] == 1 and generation.tally.metrics()["gamma/chosen"] == 0
+    decoded(drafter, auto(acceptance=[0.9]), temperature=1)
+    assert drafter.drafts > 0  # the same drafter at costs that pay
+
+
+def test_equal_profiles_give_equal_tokens_and_another_profile_other_gammas() -> None:
+    drafter = Table(vocabulary=50, sparse=False, seed=0)
+    lively = {"times": {0: 1.0, 1: 1.5, 2: 1.6, 4: 1.9}, "acceptance": [0.6], "forgetting": 0.5}
+    first, second = (decoded(drafter, auto(**lively), temperature=1) for _ in range(2))
+    assert first.tokens == second.tokens and first.tally.gammas.tolist() == second.tally.gammas.tolist()
+    assert torch.count_nonzero(torch.tensor(first.tally.gammas)) > 1
+    other = decoded(drafter, auto({0: 1.0, 1: 5.0, 2: 6.0, 4: 7.0}), temperature=1)
+    assert other.tally.gammas.tolist() != first.tally.gammas.tolist()
+
+
+def test_a_profile_comes_from_its_file_or_from_a_record(tmp_path) -> None:
+    profile = RoundProfile({0: 1.0, 2: 1.5}, 0.25, [0.75, 0.5])
+    assert RoundProfile.from_json(json.loads(json.dumps(profile.to_json()))) == profile
+    (tmp_path / "profile.json").write_text(json.dumps({"of": {}, **profile.to_json()}))
+    (tmp_path / "record.json").write_text(json.dumps({"round_profile": profile.to_json()}))
+    for name in ("profile.json", "record.json"):
+        policy = auto(profile=str(tmp_path / name))  # which keeps it, whatever experiments measured
+        assert policy.profile == profile and not policy.awaits_profile and policy.next_gamma() == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"round_ms": {"1": 1}, "restart_ms": 0, "acceptance": [0.5]}',
+     '{"round_ms": {"0": 0}, "restart_ms": 0, "acceptance": [0.5]}',
+     '{"round_ms": {"0": 1}, "restart_ms": 0, "acceptance": [1.5]}', '{"round_profile": null}'],
+)  # fmt: skip
+def test_a_file_without_a_profile_is_refused(content: str, tmp_path) -> None:
+    (tmp_path / "file.json").write_text(content)
+    with pytest.raises(OptionError, match=r"profile is .*file\.json.*; allowed: a stored profile, or a record"):
+        auto(profile=str(tmp_path / "file.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": [1, 2]}, "candidates is"),
+        ({"candidates": [0, 1, 1]}, "candidates is"),
+        ({"candidates": [0, 1.5]}, "candidates is"),
+        ({"candidates": 4}, "candidates is 4"),
+        ({"margin": -1}, "margin is -1"),
+        ({"most_loss": 2}, "most_loss is 2"),
+        ({"prior_weight": 0}, "prior_weight is 0"),
+        ({"forgetting": 0}, "forgetting is 0"),
+    ],
+)
+def test_wrong_options_are_named(options: dict, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        auto(**options)
+
+
+def test_without_a_profile_the_key_is_named() -> None:
+    policy = Auto(candidates=[0, 1], margin=0, most_loss=0, prior_weight=1, forgetting=1, profile=None)
+    with pytest.raises(OptionError, match=r"gamma\.profile is None, and no rounds were measured"):
+        policy.next_gamma()
