@@ -20,7 +20,7 @@ from framework.metrics.stopwatch import Stage, Stopwatch, untimed
 from framework.metrics.tally import Tally
 from framework.models.forward_output import ForwardOutput
 from framework.models.target import Target
-from framework.verifiers.verifier import Verifier
+from framework.verifiers.verifier import Guarantee, Verifier
 
 
 @dataclass
@@ -92,7 +92,8 @@ class DeviceRound:
         """
         sequences = rows.sequences
         with stage("target"):
-            draft = draft.offered(self._may_be_committed(draft, rows.finisher))
+            if draft.num_nodes:
+                draft = draft.offered(self._may_be_committed(draft, rows.finisher))
             tokens = torch.cat([sequences.pending.unsqueeze(1), draft.tokens], 1)
             output = self.target.model.forward(
                 tokens,
@@ -123,6 +124,8 @@ class DeviceRound:
             output.logits, rows.sequences, draft, eos=finisher.eos, max_lengths=finisher.max_lengths
         )
         target = TargetRows(logits, draft, self.sampling)
+        if not draft.num_nodes and self.verifier.guarantee is Guarantee.EXACT:
+            return self._commit_plain(rows, target, output, uniforms)
         stop_probs = self.verifier.stop_probs(target, draft)
         _require_shape("stop_probs", stop_probs, logits.shape[:2])
         stop = draw(stop_probs, uniforms.stop)
@@ -159,6 +162,37 @@ class DeviceRound:
             offered=draft.offered_depth,
             accepted=num_accepted,
             rejected=outcome.rejected,
+        )
+        return outcome, summary.pack()
+
+    def _commit_plain(
+        self, rows: Rows, target: TargetRows, output: ForwardOutput, uniforms: RoundUniforms
+    ) -> tuple[Outcome, Tensor]:
+        """Commit without a draft, as plain decoding does: after an empty draft, every exact rule draws from p."""
+        logits = target.logits[:, 0]
+        next_token, active = self.sampling.sample(logits, uniforms.next), rows.sequences.active.clone()
+        nothing = torch.zeros_like(next_token)
+        outcome = Outcome(
+            draft=target.draft,
+            stop_probs=torch.ones(len(logits), 1, device=logits.device),
+            stop=nothing,
+            num_accepted=nothing,
+            next_token=next_token,
+            num_committed=rows.finisher.commit(next_token.unsqueeze(1), torch.ones_like(next_token)),
+            active=active,
+            target=target,
+            hidden=output.scored_states,
+            states=output.hidden_states,
+        )
+        summary = RoundSummary(
+            tokens=next_token.unsqueeze(1),
+            num_committed=outcome.num_committed,
+            healthy=logits.amax(1).isfinite(),
+            num_nodes=nothing,
+            active=active,
+            offered=nothing,
+            accepted=nothing,
+            rejected=nothing,
         )
         return outcome, summary.pack()
 
