@@ -45,6 +45,10 @@ class Eagle:
         self._states.begin(sequences, prefill, room=0)
 
     @torch.no_grad()
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        self._states.begin_rows(rows, sequences, prefill)
+
+    @torch.no_grad()
     def propose(
         self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
     ) -> Draft:

@@ -54,6 +54,10 @@ class EagleTree:
         self._states.begin(sequences, prefill, room=(self.depth - 1) * self._children)
 
     @torch.no_grad()
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        self._states.begin_rows(rows, sequences, prefill)
+
+    @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         tree = TreeBuilder(sequences.num_rows, device=sequences.tokens.device)
         states = self._states.catch_up(sequences, self.depth).unsqueeze(1)

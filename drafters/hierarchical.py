@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
-from framework.core.drafter import Rewindable, models_of, most_nodes, proposal, resumes, rewinds
+from framework.core.drafter import (
+    Rewindable,
+    is_refillable,
+    models_of,
+    most_nodes,
+    proposal,
+    resumes,
+    rewinds,
+)
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -107,6 +115,16 @@ class Hierarchical:
         sequences = self._ahead(sequences)
         self._cache.begin_with(sequences)
         self.drafter.begin(sequences, prefill, sampling)
+
+    @property
+    def refillable(self) -> bool:
+        """Whether the inner drafter is."""
+        return is_refillable(self.drafter)
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        assert is_refillable(self.drafter), "refillable is False"
+        self._cache.begin_rows(rows, sequences)
+        self.drafter.begin_rows(rows, sequences, prefill)
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Draft exactly gamma tokens; a smaller gamma gives a prefix of the same draft."""

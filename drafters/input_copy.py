@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences, catch_up
+from framework.core.sequences import Sequences, catch_up, put
 from framework.core.validation import check_whole
 from framework.models.target import Target
 
@@ -44,8 +44,15 @@ class InputCopy:
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._copies = [_Copy(source, self._max_ngram, num_start=self._num_start) for source in sequences.sources]
-        catch_up(self._copies, sequences)
+        self._copies = self._begun(sequences)
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        put(self._copies, rows, self._begun(sequences))
+
+    def _begun(self, sequences: Sequences) -> list["_Copy"]:
+        copies = [_Copy(source, self._max_ngram, num_start=self._num_start) for source in sequences.sources]
+        catch_up(copies, sequences)
+        return copies
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens; rows without a known position in the input have no valid node."""

@@ -57,6 +57,9 @@ class LayerSkip:
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
 
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        pass
+
     def propose(
         self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
     ) -> Draft:

@@ -53,6 +53,9 @@ class Medusa:
         self._sampling = sampling
         self._hidden = self._buffer.holding(prefill.state_at_pending)
 
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        self._hidden[rows] = prefill.state_at_pending
+
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Draft to depth gamma, or to the depth of the tree or number of heads if that is smaller."""

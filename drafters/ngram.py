@@ -11,7 +11,7 @@ from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import ShouldContinue
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences, catch_up
+from framework.core.sequences import Sequences, catch_up, put
 from framework.core.validation import check_whole
 from framework.drafting.chain_builder import ChainBuilder
 from framework.drafting.ngram_tables import Continuations, NGramTables, TextCounts, tokenised_documents
@@ -76,6 +76,9 @@ class NGram:
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
         self._texts = [TextCounts(self.order, self._vocabulary_size) for _ in sequences.texts]
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        put(self._texts, rows, [TextCounts(self.order, self._vocabulary_size) for _ in rows])
 
     def propose(
         self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None

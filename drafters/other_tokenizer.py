@@ -12,7 +12,7 @@ from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import ShouldContinue
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences
+from framework.core.sequences import Sequences, put
 from framework.drafting.chain_builder import ChainBuilder
 from framework.drafting.drafter_cache import DrafterCache
 from framework.drafting.retokenizer import Retokenizer
@@ -68,9 +68,15 @@ class OtherTokenizer:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._texts = [Retokenizer(self._target.tokenizer, self._tokenizer) for _ in sequences.texts]
+        self._texts = self._new_texts(sequences)
         self._capacity = 0
         self._catch_up(sequences, gamma=0)
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        put(self._texts, rows, self._new_texts(sequences))  # the next draft reads what differs from the earlier texts
+
+    def _new_texts(self, sequences: Sequences) -> list[Retokenizer]:
+        return [Retokenizer(self._target.tokenizer, self._tokenizer) for _ in sequences.texts]
 
     def propose(
         self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences, catch_up
+from framework.core.sequences import Sequences, catch_up, put
 from framework.core.validation import check_whole
 from framework.models.target import Target
 
@@ -57,9 +57,16 @@ class PromptLookup:
         return 0
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
+        self._texts = self._indexed(sequences)
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        put(self._texts, rows, self._indexed(sequences))
+
+    def _indexed(self, sequences: Sequences) -> list["_IndexedText"]:
         sources = sequences.sources if self._from_source else [[]] * sequences.num_rows
-        self._texts = [_IndexedText(source, self._sizes, self._keep_first) for source in sources]
-        catch_up(self._texts, sequences)
+        texts = [_IndexedText(source, self._sizes, self._keep_first) for source in sources]
+        catch_up(texts, sequences)
+        return texts
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy gamma tokens in rows with a match; other rows have no valid node."""

@@ -68,6 +68,14 @@ class SmallTransformer:
         self._sampling = sampling
         self._cache.begin_with(sequences)
 
+    @property
+    def refillable(self) -> bool:
+        """Whether the model has no recurrent layers, whose states are those of all rows."""
+        return not self.model.is_recurrent
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        self._cache.begin_rows(rows, sequences)
+
     def propose(
         self, sequences: Sequences, gamma: int, uniforms: Tensor, should_continue: ShouldContinue | None = None
     ) -> Draft:

@@ -12,7 +12,7 @@ from torch import Tensor
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences, catch_up
+from framework.core.sequences import Sequences, catch_up, put
 from framework.core.validation import check_whole
 from framework.drafting.ngram_tables import tokenised_documents
 from framework.drafting.suffix_automaton import Match, SuffixAutomaton
@@ -65,6 +65,7 @@ class SuffixLookup:
         for document in [] if corpus is None else tokenised_documents(corpus, target):
             _take_in(self._corpus, document.tolist())
         self._history, self.remembers = _History(history), history > 0
+        self._others = [SuffixAutomaton(), self._corpus]  # the history without these prompts, and the corpus
         self._texts: list[_Text] = []
         self._prompts: list[Prompt] = []
 
@@ -79,9 +80,21 @@ class SuffixLookup:
                 sequences.sources, sequences.texts, sequences.prompt_lengths.tolist(), strict=True
             )
         ]
-        history, self._prompts = self._history.without(prompts), prompts
-        self._texts = [_Text(list(source), [history, self._corpus]) for source, _ in prompts]
-        catch_up(self._texts, sequences)
+        self._prompts, self._others = prompts, [self._history.without(prompts), self._corpus]
+        self._texts = self._begun(sequences)
+
+    @property
+    def refillable(self) -> bool:
+        """Whether nothing is remembered: an output must not be copied to a prompt that is decoded beside its own."""
+        return not self.remembers
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        put(self._texts, rows, self._begun(sequences))
+
+    def _begun(self, sequences: Sequences) -> list["_Text"]:
+        texts = [_Text(source, self._others) for source in sequences.sources]
+        catch_up(texts, sequences)
+        return texts
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens in rows with a match; other rows have no valid node."""

@@ -105,6 +105,9 @@ class TransformerTree:
         self._sampling = sampling
         self._cache.begin_with(sequences)
 
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        self._cache.begin_rows(rows, sequences)
+
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         partial_tree = _PartialTree(self._sampling, self.scheme, uniforms)
         tree, pending = self._tree(gamma, sequences.num_rows), sequences.lengths - 1

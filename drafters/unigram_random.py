@@ -59,6 +59,9 @@ class UnigramRandom:
         if self._counts is not None:
             self._probs = sampling.probs(self._counts.double().log()).float()
 
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        pass
+
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Draft a chain of gamma tokens, drawn independently of the text and of each other."""
         if self._greedy:

@@ -25,10 +25,19 @@ from framework.conformance.report import Breach, Check, Report, require, run_che
 from framework.conformance.test_doubles import PATTERNS, Witness
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
-from framework.core.drafter import Drafter, TreeDrafter, is_stepwise, learns, preserve_learned_state, remembers
+from framework.core.drafter import (
+    Drafter,
+    TreeDrafter,
+    is_refillable,
+    is_stepwise,
+    learns,
+    preserve_learned_state,
+    remembers,
+)
 from framework.core.sampling import Sampling
 from framework.core.sequences import text_of, with_text
 from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.metrics.equality import differences, within_float32
 from framework.models.pretrained import fingerprint
@@ -118,6 +127,8 @@ class _DrafterChecks:
         if self.full_precision:  # in half precision, passes of different shape break near-ties differently
             yield Check("greedy decoding gives the target's own tokens", self.greedy_equals_plain)
             yield Check("a row's tokens are the same alone, in any order and in any batch", self.batch_invariant)
+            if is_refillable(self.drafter) and not (self.target.model.is_recurrent or self.target.model.text_start):
+                yield Check("a prompt's tokens are the same in a row that another has left", self.refilled)
         yield Check("the output follows the target's distribution", self.output_distribution)
         if learns(self.drafter):
             yield Check("load_state_dict undoes later learning", self.learned_state_is_restored)
@@ -322,6 +333,21 @@ class _DrafterChecks:
                     together[row] == backwards[row] == alone,
                     f"row {row} at temperature {sampling.temperature:g} decodes to {together[row]} in the batch, to "
                     f"{backwards[row]} in the reversed batch, to {alone} alone",
+                )
+
+    def refilled(self) -> None:
+        prompts, seeds = self.ground.prompts, list(range(len(self.ground.prompts)))
+        stopping = Stopping(max_new_tokens=NEW_TOKENS, eos_ids=(0,))
+        for sampling in (DRAWING, GREEDY):
+            engine = self.ground.engine(Witness(self.drafter), sampling)
+            together = engine.generate(prompts, stopping=stopping, seeds=seeds).tokens
+            few_rows = Queue(len(prompts), 2)
+            in_turn = engine.generate(prompts, stopping=stopping, seeds=seeds, queue=few_rows).tokens
+            for number, (expected, got) in enumerate(zip(together, in_turn, strict=True)):
+                require(
+                    got == expected,
+                    f"prompt {number} at temperature {sampling.temperature:g} decodes to {got} in a row that another "
+                    f"prompt has left, to {expected} otherwise; begin_rows must forget these rows and no others",
                 )
 
     def output_distribution(self) -> str:

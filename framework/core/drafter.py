@@ -155,6 +155,28 @@ class Rewindable(Drafter, Protocol):
         ...
 
 
+class Refillable(Drafter, Protocol):
+    """Optional: a drafter whose rows can take other prompts one by one (`framework.decoding.refill`)."""
+
+    refillable: bool
+    """Whether they can; True where the attribute is missing."""
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        """Begin other prompts in some rows after their prefill, as `begin` does in all rows; the other rows go on.
+
+        Args:
+            rows: these R rows of the batch.
+            sequences: the sequences of these rows alone.
+            prefill: the outcome of these rows alone.
+        """
+        ...
+
+
+def is_refillable(drafter: Drafter) -> TypeGuard[Refillable]:
+    """Whether rows can take other prompts one by one, as for a Refillable drafter."""
+    return hasattr(drafter, "begin_rows") and getattr(drafter, "refillable", True)
+
+
 class WithModels(Drafter, Protocol):
     """Optional: a drafter with models or trained parts of its own, whose names and sizes records state."""
 

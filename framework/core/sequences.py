@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 LEAST_SOURCE = 16  # tokens of the source buffer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,14 @@ class Sequences:
             source_mask=None if source_mask is None else source_mask.to(device),
         )
 
+    def replace_rows(self, rows: list[int], others: "Sequences") -> None:
+        """Replace rows by those of other sequences of the same width, in place; the sources stay."""
+        index = torch.tensor(rows, device=self.tokens.device)
+        for name in ("tokens", "lengths", "active", "prompt_lengths"):
+            getattr(self, name).index_copy_(0, index, getattr(others, name))
+        put(self.texts, rows, others.texts)
+        self.longest = max(map(len, self.texts))
+
     @property
     def num_rows(self) -> int:
         return self.tokens.shape[0]
@@ -155,6 +165,12 @@ def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
 
 def _width_of(sources: list[list[int]]) -> int:
     return max(LEAST_SOURCE, power_of_two(max(map(len, sources))))
+
+
+def put(items: list[T], rows: list[int], new: Sequence[T]) -> None:
+    """Replace the items of rows by new ones, in place."""
+    for row, item in zip(rows, new, strict=True):
+        items[row] = item
 
 
 def power_of_two(number: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from framework.core.validation import check_whole
 
 ROUNDS_PER_BLOCK = 32
-NUMBERS_PER_COUNT = 4  # of Philox4x64; it divides ROUNDS_PER_BLOCK, so that blocks begin at a count
+NUMBERS_PER_COUNT = 4  # of Philox4x64
 LARGEST_SEED = 2**128 - 1  # largest key of Philox
 
 
@@ -75,14 +75,16 @@ class Uniforms:
             width: numbers per row and round; another width gives another stream.
             device: device of the numbers.
         """
-        self._seeds, self._width, self._device = seeds, width, device
+        self._seeds, self._width, self._device = list(seeds), width, device
+        self._first_rounds = [0] * len(seeds)  # round of the generation with which the stream of each row begins
         self._block = self._host_block = torch.empty(0)
         self._num_blocks, self._used = 0, ROUNDS_PER_BLOCK
 
     def next_round(self) -> Tensor:
         """[B, width] float64 in [0, 1), fresh in every round."""
         if self._used == ROUNDS_PER_BLOCK:
-            self._host_block = self._draw(self._num_blocks)
+            begins = [self._num_blocks * ROUNDS_PER_BLOCK - first for first in self._first_rounds]
+            self._host_block = self._draw(self._seeds, begins, ROUNDS_PER_BLOCK)
             # A copy from pinned memory makes the host wait for nothing.
             block = self._host_block.pin_memory() if self._device.type == "cuda" else self._host_block
             self._block = block.to(self._device, non_blocking=True)
@@ -94,14 +96,35 @@ class Uniforms:
         """Host copy of the numbers last returned by `next_round`, for drafters that draw on the host."""
         return self._host_block[self._used - 1]
 
-    def _draw(self, block: int) -> Tensor:
-        """[ROUNDS_PER_BLOCK, B, width] float64: a block of every row's stream, from one generator moved to each."""
-        numbers = np.empty((len(self._seeds), ROUNDS_PER_BLOCK, self._width))
+    def begin_rows(self, rows: list[int], seeds: list[int]) -> Tensor:
+        """Give R rows the streams of other seeds, from their beginning.
+
+        Returns:
+            [R, width] float64: the first round of these streams, for the prefill of these rows alone. Their second
+            round is part of the next `next_round`.
+        """
+        num_left = ROUNDS_PER_BLOCK - self._used
+        numbers = self._draw(seeds, [0] * len(rows), 1 + num_left)
+        for row, seed in zip(rows, seeds, strict=True):
+            self._seeds[row] = seed
+            self._first_rounds[row] = self._num_blocks * ROUNDS_PER_BLOCK - num_left - 1
+        self._host_block[self._used :, rows] = numbers[1:]
+        if self._block is not self._host_block:
+            self._block[self._used :, rows] = numbers[1:].to(self._device)
+        return numbers[0].to(self._device)
+
+    def _draw(self, seeds: list[int], begins: list[int], number: int) -> Tensor:
+        """[number, R, width] float64: `number` rounds of the stream of every seed, from its round begins[r] on.
+
+        One generator is moved to each stream.
+        """
+        numbers = np.empty((len(seeds), number, self._width))
         philox = np.random.Philox(key=0)
         generator, state = np.random.Generator(philox), philox.state
-        state["state"]["counter"][0] = block * ROUNDS_PER_BLOCK * self._width // NUMBERS_PER_COUNT
-        for row, seed in enumerate(self._seeds):
+        for row, (seed, begin) in enumerate(zip(seeds, begins, strict=True)):
+            state["state"]["counter"][0], num_before = divmod(begin * self._width, NUMBERS_PER_COUNT)
             state["state"]["key"][:] = seed % 2**64, seed >> 64
             philox.state = state
+            generator.random(num_before)
             generator.random(out=numbers[row])
         return torch.from_numpy(numbers.transpose(1, 0, 2).copy())

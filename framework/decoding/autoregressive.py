@@ -7,10 +7,12 @@ from torch import Tensor
 
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
-from framework.core.uniforms import Uniforms, check_seeds
+from framework.core.uniforms import Uniforms
 from framework.decoding.compiled import Compiled, longest_as_input
+from framework.decoding.device_round import Rows
 from framework.decoding.generation import Generation
-from framework.decoding.prefill import prefill
+from framework.decoding.prefill import prefill, prefill_rows
+from framework.decoding.refill import Queue, Refill
 from framework.decoding.round_summary import StepSummary
 from framework.decoding.stopping import Finisher, Stopping
 from framework.metrics.stopwatch import Stage, Stopwatch, untimed
@@ -36,34 +38,59 @@ class Autoregressive:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Prompt], *, stopping: Stopping, seeds: list[int], stopwatch: Stopwatch | None = None
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        stopping: Stopping,
+        seeds: list[int],
+        stopwatch: Stopwatch | None = None,
+        queue: Queue | None = None,
     ) -> Generation:
         """Decode a batch of prompts.
 
         Args:
-            prompts: token ids per row, none empty, each shorter than the model's context.
+            prompts: token ids of each, none empty, each shorter than the model's context.
             stopping: stopping criteria of a row.
-            seeds: one per row; a row's tokens depend only on its prompt and seed.
+            seeds: one per prompt; the tokens of a prompt depend only on it and its seed.
             stopwatch: times the stages prefill, target and commit; if compiled, prefill, step and commit.
+            queue: order in which finished rows take further prompts; None: every prompt has a row from the beginning.
 
         Raises:
-            ValueError: a prompt cannot be decoded, or seeds are not one whole number per prompt.
+            ValueError: a prompt cannot be decoded, or seeds are not one whole number per prompt; the target cannot
+                begin in single rows.
             FloatingPointError: the target's logits hold NaN.
         """
-        check_seeds(seeds, len(prompts))
+        refill = Refill(prompts, seeds, queue)
+        if refill.waiting:
+            self.target.model.refuse_refilling()
         stopwatch = stopwatch or Stopwatch(self.target.device)
-        uniforms = Uniforms(seeds, 1, self.target.device)
+        uniforms = Uniforms(refill.first.seeds, 1, self.target.device)
         with stopwatch.stage("prefill"):
-            sequences, finisher, output = prefill(self.target, prompts, stopping, max_nodes=0)
+            sequences, finisher, output = prefill(
+                self.target, refill.first.prompts, stopping, max_nodes=0, waiting=refill.waiting
+            )
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)
             packed = self._commit(output.logits, sequences, finisher, uniforms.next_round())
             finisher.read(StepSummary.unpack(packed))
+        rows, num_steps = Rows(sequences, finisher), 0
+        self._refill(rows, uniforms, refill, stopwatch)
         while finisher.most_remaining:
             packed = self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage)
             with stopwatch.stage("commit"):
                 finisher.read(StepSummary.unpack(packed))
-        return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons)
+            num_steps += 1
+            self._refill(rows, uniforms, refill, stopwatch)
+        return Generation(tokens=refill.tokens, finish_reasons=refill.finish_reasons, num_steps=num_steps)
+
+    def _refill(self, rows: Rows, uniforms: Uniforms, refill: Refill, stopwatch: Stopwatch) -> None:
+        """Begin waiting prompts in finished rows, and commit the first token of each."""
+        while new := refill.newcomers(rows.finisher):
+            with stopwatch.stage("prefill"):
+                sequences, finisher, output = prefill_rows(self.target, new.prompts, new.rows, rows.finisher)
+                numbers = uniforms.begin_rows(new.rows, new.seeds)
+                finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, numbers)))
+                rows.replace_rows(new.rows, Rows(sequences, finisher))
 
     def _step(self, sequences: Sequences, finisher: Finisher, uniforms: Tensor, stage: Stage) -> Tensor:
         """Decode one token per row; returns the packed `StepSummary`."""

@@ -30,6 +30,11 @@ class Rows:
     sequences: Sequences
     finisher: Finisher
 
+    def replace_rows(self, rows: list[int], others: "Rows") -> None:
+        """Replace rows by all rows of others, in place."""
+        self.sequences.replace_rows(rows, others.sequences)
+        self.finisher.replace_rows(rows, others.finisher)
+
 
 @dataclass
 class Decoding(Rows):

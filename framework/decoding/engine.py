@@ -7,16 +7,17 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, Readout, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
-from framework.core.drafter import Drafter, compiles, has_trees, learns, most_nodes
+from framework.core.drafter import Drafter, compiles, has_trees, is_refillable, learns, most_nodes
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
 from framework.decoding.compiled import CompiledRound
-from framework.decoding.device_round import Decoding, DeviceRound
+from framework.decoding.device_round import Decoding, DeviceRound, Rows
 from framework.decoding.generation import Generation
-from framework.decoding.prefill import prefill
+from framework.decoding.prefill import prefill, prefill_rows
+from framework.decoding.refill import Queue, Refill
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows
 from framework.metrics.stopwatch import Stopwatch
 from framework.metrics.tally import Tally
 from framework.models.target import Target
@@ -81,33 +82,56 @@ class Engine:
         detailed: bool = False,
         on_round: Callable[[Outcome], None] | None = None,
         stopwatch: Stopwatch | None = None,
+        queue: Queue | None = None,
     ) -> Generation:
         """Decode a batch of prompts.
 
         Args:
-            prompts: token ids per row, none empty, each shorter than the model's context.
+            prompts: token ids of each, none empty, each shorter than the model's context.
             stopping: stopping criteria of a row.
-            seeds: one per row; with a fixed gamma, a row's tokens depend only on its prompt and seed.
+            seeds: one per prompt; with a fixed gamma, the tokens of a prompt depend only on it and its seed.
             detailed: whether the tally sums overlaps and each draft is checked against the drafter's contract; too slow
                 for timed runs.
             on_round: called with the outcome of every round; rounds then run eagerly.
             stopwatch: times the stages prefill, begin, draft, target, verify, observe, replay (targets with recurrent
                 layers) and learn (drafters that learn).
+            queue: order in which finished rows take further prompts; None: every prompt has a row from the beginning.
 
         Raises:
-            ValueError: a prompt cannot be decoded, or seeds are not one whole number per prompt; in detailed mode, a
-                draft breaks the drafter's contract.
+            ValueError: a prompt cannot be decoded, or seeds are not one whole number per prompt; the target or the
+                drafter cannot begin in single rows; in detailed mode, a draft breaks the drafter's contract.
             FloatingPointError: probabilities are not finite, negative or all zero, because of NaN logits, q = 0 for a
                 drafted token, or a faulty verifier.
         """
-        stopwatch = stopwatch or Stopwatch(self.target.device)
+        refill = Refill(prompts, seeds, queue)
+        if refill.waiting:
+            self.require_refillable()
         decoding = self.begin(
-            prompts, stopping=stopping, seeds=seeds, detailed=detailed, stopwatch=stopwatch, on_round=on_round
+            refill.first.prompts,
+            stopping=stopping,
+            seeds=refill.first.seeds,
+            detailed=detailed,
+            stopwatch=stopwatch or Stopwatch(self.target.device),
+            on_round=on_round,
+            waiting=refill.waiting,
         )
+        self._refill(decoding, refill)
         while decoding.finisher.most_remaining:
             self.round(decoding)
-        finisher = decoding.finisher
-        return Generation(tokens=finisher.new_tokens, finish_reasons=finisher.finish_reasons, tally=decoding.tally)
+            self._refill(decoding, refill)
+        return Generation(tokens=refill.tokens, finish_reasons=refill.finish_reasons, tally=decoding.tally)
+
+    def require_refillable(self) -> None:
+        """
+        Raises:
+            ValueError: the target or the drafter cannot begin other prompts in single rows.
+        """
+        self.target.model.refuse_refilling()
+        if not is_refillable(self.drafter):
+            raise ValueError(
+                f"refill is true, and {type(self.drafter).__name__} cannot begin other prompts in single rows with its "
+                "options; allowed: false, or another drafter, such as small_transformer or prompt_lookup"
+            )
 
     def each_alone(
         self, prompts: Sequence[Prompt], *, stopping: Stopping, seed: int, detailed: bool = False
@@ -127,13 +151,21 @@ class Engine:
         detailed: bool,
         stopwatch: Stopwatch,
         on_round: Callable[[Outcome], None] | None = None,
+        waiting: Sequence[Prompt] = (),
     ) -> Decoding:
-        """Prefill: read the prompts and commit a first token, as a round without a draft."""
+        """Prefill: read the prompts and commit a first token, as a round without a draft.
+
+        Args:
+            prompts: one per row; the other arguments are those of `generate`.
+            waiting: further prompts, which finished rows take later.
+        """
         check_seeds(seeds, len(prompts))
         device, max_gamma = self.target.device, self.gamma_policy.max_gamma
         uniforms = Uniforms(seeds, RoundUniforms.width(self.drafter.num_uniforms(max_gamma)), device)
         with stopwatch.stage("prefill"):
-            sequences, finisher, output = prefill(self.target, prompts, stopping, max_nodes=self.max_nodes)
+            sequences, finisher, output = prefill(
+                self.target, prompts, stopping, max_nodes=self.max_nodes, waiting=waiting
+            )
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)
             decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch, on_round)
@@ -146,6 +178,22 @@ class Engine:
                 self.drafter.build_trees(len(prompts), max_gamma)
             self.drafter.begin(sequences, outcome, self.sampling)
         return decoding
+
+    def _refill(self, decoding: Decoding, refill: Refill) -> None:
+        """Begin waiting prompts in finished rows; the first token of each is committed as in `begin`."""
+        while new := refill.newcomers(decoding.finisher):
+            uniforms = RoundUniforms(decoding.uniforms.begin_rows(new.rows, new.seeds))
+            with decoding.stopwatch.stage("prefill"):
+                sequences, finisher, output = prefill_rows(self.target, new.prompts, new.rows, decoding.finisher)
+                draft, begun = Draft.empty(len(new.rows), self.target.device), Rows(sequences, finisher)
+                outcome, packed = self._on_device.commit(begun, draft, output, uniforms)
+                self._on_device.read(begun, packed)
+                decoding.replace_rows(new.rows, begun)
+            with decoding.stopwatch.stage("begin"):
+                if has_rows(self.gamma_policy):
+                    self.gamma_policy.begin_rows(new.rows)
+                assert is_refillable(self.drafter), "checked before decoding"
+                self.drafter.begin_rows(new.rows, sequences, outcome)
 
     def new_tally(self, *, detailed: bool) -> Tally:
         """An empty tally for generations of this engine."""

@@ -38,7 +38,12 @@ def check_prompts(prompts: Sequence[Prompt], *, vocabulary_size: int, context: i
 
 
 def prefill(
-    target: Target, prompts: Sequence[Prompt], stopping: Stopping, *, max_nodes: int
+    target: Target,
+    prompts: Sequence[Prompt],
+    stopping: Stopping,
+    *,
+    max_nodes: int,
+    waiting: Sequence[Prompt] = (),
 ) -> tuple[Sequences, Finisher, ForwardOutput]:
     """Lay out the prompts and read them in one pass.
 
@@ -47,17 +52,38 @@ def prefill(
         prompts: one per row; for an encoder-decoder target, bare token ids are the source.
         stopping: stopping criteria of a row.
         max_nodes: largest number of nodes in a draft; buffers get that much room after the last committed token.
+        waiting: prompts that finished rows take later (`prefill_rows`), for which the buffers are wide enough, too.
 
     Returns:
         the sequences, without a new token; their finisher; the pass, with logits [B, 1, V] after each prompt.
     """
     model = target.model
-    prompts = [target.as_prompt(prompt) for prompt in prompts]
-    check_prompts(prompts, vocabulary_size=target.vocabulary_size, context=model.context)
-    longest = max(len(prompt) for prompt in prompts)
+    in_all = [target.as_prompt(prompt) for prompt in [*prompts, *waiting]]
+    check_prompts(in_all, vocabulary_size=target.vocabulary_size, context=model.context)
+    longest = max(len(prompt) for prompt in in_all)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    sequences = Sequences.from_prompts(prompts, width=buffer_width(width), device=target.device)
+    sequences = Sequences.from_prompts(in_all[: len(prompts)], width=buffer_width(width), device=target.device)
     return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences)
+
+
+def prefill_rows(
+    target: Target, prompts: Sequence[Prompt], rows: list[int], beside: Finisher
+) -> tuple[Sequences, Finisher, ForwardOutput]:
+    """Read prompts into finished rows of a generation; the cache of the other rows stays.
+
+    Args:
+        target: model in the middle of the generation.
+        prompts: one per row, among those given to `prefill` as waiting.
+        rows: the rows.
+        beside: finisher of the generation.
+
+    Returns:
+        as `prefill`, for these rows alone.
+    """
+    model = target.model
+    prompts = [target.as_prompt(prompt) for prompt in prompts]
+    sequences = Sequences.from_prompts(prompts, width=beside.width, device=target.device)
+    return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows)
 
 
 def buffer_width(needed: int) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from framework.core.sequences import Sequences
+from framework.core.sequences import Sequences, put
 from framework.core.validation import check_whole
 from framework.decoding.round_summary import StepSummary
 
@@ -42,6 +42,7 @@ class Finisher:
     The device commits without the host, which reads the summary afterwards: the only synchronisation of a round.
 
     Attributes:
+        stopping: stopping criteria of a row.
         finish_reasons: per row: eos, stop_string, length or context; "" while the row is running, "before" if it was
             inactive from the start.
         left: per row, tokens it may still commit, as of the host's last read; 0 for finished rows.
@@ -53,7 +54,7 @@ class Finisher:
     def __init__(self, sequences: Sequences, stopping: Stopping, context: int):
         device = sequences.lengths.device
         self._sequences = sequences
-        self._stopping = stopping
+        self.stopping = stopping
         self.eos = torch.tensor(stopping.eos_ids, dtype=torch.int64, device=device)
         self._prompt_lengths = [len(text) for text in sequences.texts]
         budgets = [length + stopping.max_new_tokens for length in self._prompt_lengths]
@@ -70,6 +71,11 @@ class Finisher:
         sequences.active = self.remaining > 0
 
     @property
+    def width(self) -> int:
+        """Width of the sequences' buffer, in tokens."""
+        return self._sequences.tokens.shape[1]
+
+    @property
     def new_tokens(self) -> list[list[int]]:
         """Per row, tokens committed after the prompt, as of the host's last read."""
         return [text[length:] for text, length in zip(self._sequences.texts, self._prompt_lengths, strict=True)]
@@ -78,6 +84,14 @@ class Finisher:
     def most_remaining(self) -> int:
         """Largest remaining budget among the rows, in tokens; 0 when all rows are finished."""
         return max(self.left)
+
+    def replace_rows(self, rows: list[int], others: "Finisher") -> None:
+        """Replace the state of rows by that of other sequences with the same stopping criteria, in place."""
+        index = torch.tensor(rows, device=self.remaining.device)
+        for name in ("remaining", "max_lengths"):
+            getattr(self, name).index_copy_(0, index, getattr(others, name))
+        for name in ("_prompt_lengths", "_limits", "_limit_reasons", "finish_reasons", "left"):
+            put(getattr(self, name), rows, getattr(others, name))
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""
@@ -137,7 +151,7 @@ class Finisher:
         text = self._sequences.texts[row]
         for count, token in enumerate(block, start=1):
             text.append(token)
-            if token in self._stopping.eos_ids:
+            if token in self.stopping.eos_ids:
                 self.finish_reasons[row] = "eos"
             elif self._completes_stop_string(text[self._prompt_lengths[row] :]):
                 self.finish_reasons[row] = "stop_string"
@@ -153,8 +167,8 @@ class Finisher:
         self.remaining[row] = 0
 
     def _completes_stop_string(self, tokens: list[int]) -> bool:
-        if not self._stopping.stop_strings:
+        if not self.stopping.stop_strings:
             return False
-        assert self._stopping.tokenizer is not None
-        text = self._stopping.tokenizer.decode(tokens)
-        return any(string in text for string in self._stopping.stop_strings)
+        assert self.stopping.tokenizer is not None
+        text = self.stopping.tokenizer.decode(tokens)
+        return any(string in text for string in self.stopping.stop_strings)

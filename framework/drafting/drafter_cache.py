@@ -42,6 +42,11 @@ class DrafterCache:
         self.catch_up(sequences)
         self._backlog.most = AFTER_A_ROUND  # the bound after every later round, although only pending is left
 
+    def begin_rows(self, rows: list[int], sequences: Sequences) -> None:
+        """Begin other sequences in some rows, and read all their tokens; the other rows stay."""
+        self.model.read_rows(sequences, rows)
+        self.cached[rows] = sequences.lengths
+
     def catch_up(self, sequences: Sequences) -> Tensor:
         """Read every committed token that is not cached yet, always including pending.
 

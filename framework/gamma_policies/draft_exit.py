@@ -54,6 +54,12 @@ class DraftExit:
         self.acceptance: list[float] = []
         self._on_device = torch.tensor(self.initial, dtype=torch.float64)
 
+    def begin_rows(self, rows: list[int]) -> None:
+        if self.threshold:  # otherwise all rows have the initial one
+            for row in rows:
+                self.threshold[row], self.acceptance[row] = self.initial, 0.0
+            self._on_device = torch.tensor(self.threshold, dtype=torch.float64)
+
     def should_continue(self, node: DraftedNode) -> Tensor:
         self._on_device = self._on_device.to(node.probs.device)
         return node.confidence >= self._on_device

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -71,6 +71,19 @@ class CostAware(GammaPolicy, Protocol):
     def use_costs(self, costs: Costs) -> None:
         """Called by experiments that time the parts of a round, before they decode."""
         ...
+
+
+class WithRows(GammaPolicy, Protocol):
+    """Optional: a policy that keeps a state per row."""
+
+    def begin_rows(self, rows: list[int]) -> None:
+        """Forget the outcomes of these rows, which begin with other prompts."""
+        ...
+
+
+def has_rows(policy: GammaPolicy) -> TypeGuard[WithRows]:
+    """Whether the policy is one WithRows."""
+    return hasattr(policy, "begin_rows")
 
 
 def check_gamma(option: str, value: object, *, least: int) -> None:

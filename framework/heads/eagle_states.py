@@ -40,15 +40,27 @@ class EagleStates:
         assert states is not None, "the layer needs Outcome.states"
         num_rows, width = sequences.tokens.shape
         self._slots.begin(num_rows, width + room, sequences.tokens.device)
-        longest = states.shape[1]
         shape = num_rows, width, states.shape[2]
         self._states = self._buffer.zeros(shape, dtype=states.dtype, device=states.device)
-        self._states[:, :longest] = states
+        self.begin_rows(list(range(num_rows)), sequences, prefill)
+        self._backlog = Backlog(width, 0)
+
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        """Read the prompts of some rows.
+
+        Args:
+            rows: these rows.
+            sequences: these rows alone, after prefill.
+            prefill: outcome of their prefill, with `states`.
+        """
+        states, index = prefill.states, torch.tensor(rows, device=sequences.tokens.device)
+        assert states is not None, "the layer needs Outcome.states"
+        longest = states.shape[1]
+        self._states[index.to(states.device), :longest] = states
         # Slots after a prompt's end hold no pair yet; they are overwritten before a pair attends to them.
         slots = self._slots.ids[:longest].unsqueeze(0)
-        with self._slots.in_pass(slots, visible=longest):
+        with self._slots.only(index), self._slots.in_pass(slots, visible=longest):
             self._passed(states, sequences.tokens[:, 1 : longest + 1], slots, self._slots.causal(slots, longest))
-        self._backlog = Backlog(width, 0)
 
     def catch_up(self, sequences: Sequences, depth: int) -> Tensor:
         """Read the new pairs, at least depth + 1 per row; returns the states [B, H] predicted at pending.

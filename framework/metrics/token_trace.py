@@ -1,5 +1,6 @@
 """Trace of every committed token: its producer, and its probabilities p and q."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framework.core.draft import Outcome
@@ -35,40 +36,43 @@ class Traced:
 
 
 class TokenTrace:
-    """Traces and counts of tested nodes for every row of a batch; its `on_round` is for `Engine.generate`.
+    """Traces and counts of tested nodes for every prompt of a batch; its `on_round` is for `Engine.generate`.
 
     Attributes:
-        accepted: per row, number of accepted nodes.
-        tested: per row, number of accepted and first rejected nodes.
-        rounds: per row, number of rounds in which it was active.
+        accepted: per prompt, number of accepted nodes.
+        tested: per prompt, number of accepted and first rejected nodes.
+        rounds: per prompt, number of rounds in which its row was active.
     """
 
-    def __init__(self, num_rows: int, *, most_tokens: int):
+    def __init__(self, num_prompts: int, *, most_tokens: int, in_row: Sequence[int] | None = None):
         """
         Args:
-            num_rows: rows of the batch.
-            most_tokens: number of tokens to trace per row. Tracing synchronises with the device several times per
+            num_prompts: prompts of the batch.
+            most_tokens: number of tokens to trace per prompt. Tracing synchronises with the device several times per
                 round; 0: counts only.
+            in_row: per row, the number of the prompt that it decodes, up to date in every round
+                (`framework.decoding.refill.Queue.in_row`); None: each prompt has its own row.
         """
-        self.accepted = [0] * num_rows
-        self.tested = [0] * num_rows
-        self.rounds = [0] * num_rows
+        self.accepted = [0] * num_prompts
+        self.tested = [0] * num_prompts
+        self.rounds = [0] * num_prompts
+        self._in_row = range(num_prompts) if in_row is None else in_row
         self._most_tokens = most_tokens
-        self._after_first: list[list[Traced]] = [[] for _ in range(num_rows)]
+        self._after_first: list[list[Traced]] = [[] for _ in range(num_prompts)]
 
     def on_round(self, outcome: Outcome) -> None:
         """Record one round."""
         rows = zip(*(each.tolist() for each in (outcome.active, outcome.num_accepted, outcome.rejected)), strict=True)
-        for row, (active, num_accepted, rejected) in enumerate(rows):
-            self.accepted[row] += num_accepted if active else 0
-            self.tested[row] += num_accepted + rejected if active else 0
-            self.rounds[row] += bool(active)
+        for prompt, (active, num_accepted, rejected) in zip(self._in_row, rows, strict=True):
+            self.accepted[prompt] += num_accepted if active else 0
+            self.tested[prompt] += num_accepted + rejected if active else 0
+            self.rounds[prompt] += bool(active)
         # The first token, committed by prefill, counts towards most_tokens.
         if any(len(traced) + 1 < self._most_tokens for traced in self._after_first):
             self._trace(outcome)
 
     def tokens(self, generated: list[list[int]]) -> list[list[Traced]]:
-        """Traces of the first `most_tokens` tokens per row; `generated` holds the rows that the engine returned."""
+        """Traces of the first `most_tokens` tokens per prompt; `generated` holds those that the engine returned."""
         return [
             [Traced(token, "plain", None) for token in tokens[:1]] + traced[: len(tokens) - 1]
             if self._most_tokens
@@ -104,5 +108,6 @@ class TokenTrace:
                 found.append(Traced(token, "replaced", next_p[row], next_q[row], nodes[row][lost_node[row]]))
             else:
                 found.append(Traced(token, "bonus" if offered[row] else "plain", next_p[row]))
-            room = self._most_tokens - 1 - len(self._after_first[row])
-            self._after_first[row] += found[: max(0, min(kept[row], room))]
+            traced = self._after_first[self._in_row[row]]
+            room = self._most_tokens - 1 - len(traced)
+            traced += found[: max(0, min(kept[row], room))]

@@ -118,6 +118,16 @@ class CachedLM:
         if self.is_sharded:
             raise ValueError("engine.compile is true, and target.tensor_parallel is 'auto'; allowed: false")
 
+    def refuse_refilling(self) -> None:
+        """Reject a model that cannot read the prompts of single rows.
+
+        Raises:
+            ValueError: the model has recurrent layers, or reads a source per row.
+        """
+        self.refuse_recurrent("refill is true", "false")
+        if self.text_start:
+            raise ValueError(f"refill is true, and {_name(self.model)} reads a source per row; allowed: false")
+
     def refuse_recurrent(self, given: str, allowed: str) -> None:
         """Reject a model with recurrent layers, for a use that is not exact with them.
 
@@ -150,6 +160,18 @@ class CachedLM:
         """
         self.begin(*sequences.tokens.shape)
         self.read_sources(sequences)
+        return self._read_all(sequences)
+
+    def read_rows(self, sequences: Sequences, rows: list[int]) -> ForwardOutput:
+        """Read all tokens of sequences into these rows alone, from the first slot on; the other rows stay.
+
+        Returns:
+            the pass, with the logits [R, 1, V] of the next token.
+        """
+        with self._slots.only(torch.tensor(rows, device=self.device)):
+            return self._read_all(sequences)
+
+    def _read_all(self, sequences: Sequences) -> ForwardOutput:
         longest = sequences.longest
         return self.forward(sequences.tokens[:, :longest], None, visible=longest, keep=sequences.lengths - 1)
 

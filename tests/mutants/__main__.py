@@ -14,7 +14,7 @@ from tests.mutants.results import Equivalents, Results, report
 MODULES = (
     *("framework/**/engine.py", "framework/**/device_round.py", "framework/**/autoregressive.py"),
     *("framework/**/prefill.py", "framework/**/stopping.py", "framework/**/sequences.py"),
-    *("framework/**/round_summary.py", "framework/**/backlog.py"),
+    *("framework/**/refill.py", "framework/**/round_summary.py", "framework/**/backlog.py"),
     *("framework/**/sampling.py", "framework/**/uniforms.py"),
     *("framework/**/draft.py", "framework/**/tree.py", "framework/**/chain_builder.py"),
     *("framework/**/cached_lm.py", "framework/**/cache_slots.py", "framework/**/drafter_cache.py"),

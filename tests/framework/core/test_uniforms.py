@@ -41,6 +41,19 @@ def test_a_row_has_numpys_stream_of_its_seed() -> None:
             assert (numbers[:, row].numpy() == expected).all()
 
 
+@pytest.mark.parametrize("width", [1, 3, 4])
+@pytest.mark.parametrize("begun", [1, 5, ROUNDS_PER_BLOCK - 1, ROUNDS_PER_BLOCK, ROUNDS_PER_BLOCK + 1])
+def test_a_row_that_begins_later_has_the_stream_of_its_seed_from_the_beginning(begun: int, width: int) -> None:
+    uniforms, expected = Uniforms([0, 1, 2, 3], width, CPU), stream([0, 7, 2, 9], width=width)
+    for number in range(begun):
+        assert torch.equal(uniforms.next_round()[0], expected[number, 0])
+    assert torch.equal(uniforms.begin_rows([1, 3], [7, 9]), expected[0, [1, 3]])
+    for number in range(1, ROUNDS - begun):
+        numbers = uniforms.next_round()
+        assert torch.equal(numbers[[1, 3]], expected[number, [1, 3]])
+        assert torch.equal(numbers[[0, 2]], expected[begun + number - 1, [0, 2]])
+
+
 def test_more_than_24_bits() -> None:
     scaled = stream([0]) * 2**24
     assert (scaled != scaled.floor()).any()

@@ -23,6 +23,7 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.device_round import DeviceRound
 from framework.decoding.engine import Engine
+from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.metrics.stopwatch import Stopwatch
@@ -167,6 +168,19 @@ def test_every_policy_that_ends_drafts(name, targets):
         num_decisions = min(each.readout.num_nodes, GAMMA - 1)  # after every node but the last
         assert len(each.waits) == num_decisions + 1, each
     assert most(rounds).uploads == (name == "draft_exit"), rounds  # the thresholds of the rows, computed on the host
+
+
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "eagle", "prompt_lookup", "hierarchical"])
+def test_rows_that_take_other_prompts(name, targets):
+    def refilled(target):
+        drafter = tiny_factory(name, VOCABULARY)(target=target)
+        engine = Engine(target=target, drafter=drafter, gamma_policy=FIXED, sampling=SAMPLINGS[1])
+        prompts, queue = [*PROMPTS, *PROMPTS], Queue(2 * len(PROMPTS), 2)
+        return engine.generate(prompts, stopping=STOPPING, seeds=list(range(len(prompts))), queue=queue).tokens
+
+    expected = refilled(targets.on_cpu)
+    with pretended_gpu():
+        assert refilled(targets.on_gpu) == expected
 
 
 def test_an_encoder_decoder_model():
