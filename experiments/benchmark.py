@@ -184,7 +184,7 @@ def entries(
     for name, decoder in decoders_at(peers, sampling):
         yield Entry(name, "", decoder, is_peer=True)
     # Hugging Face pads batches and handles stop strings differently.
-    if cfg.hugging_face and cfg.batch_size == 1 and not cfg.stop_strings:
+    if cfg.hugging_face and cfg.batch_size == 1 and not cfg.refill and not cfg.stop_strings:
         policy = build(cfg.gamma)
         gamma = GAMMA_BESIDE_PROFILES if is_profiled(policy) else policy.max_gamma
         yield Entry("hf_generate", "", HuggingFaceGenerate(target=target, sampling=sampling))
@@ -262,18 +262,20 @@ class Benchmark:
         if entry.loop:
             provide_profile(entry.loop, batches, stopping=self._plan.stopping, options=entry.options)
         if entry.loop and (use_costs := getattr(entry.loop.gamma_policy, "use_costs", None)):
-            batch, timer, room = batches[0], self._timers[entry.mode], self._plan.stopping.max_new_tokens
+            timer, room = self._timers[entry.mode], self._plan.stopping.max_new_tokens
+            batch = batches[0].beginning
             prompts = [self._target.as_prompt(prompt) for prompt in batch.prompts]
             parts = time_parts(entry.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, timer=timer, room=room)
             use_costs(parts.costs)
 
     def _parts(self, entry: Entry, loop: Engine, batch: Batch, run: Timed) -> PartTimes:
         """Time the parts of a round in the middle of the tokens just decoded."""
+        beginning = batch.beginning
         return time_parts_amid(
             loop,
-            batch.prompts,
-            run.generation.tokens,
-            seeds=batch.seeds,
+            beginning.prompts,
+            run.generation.tokens[: len(beginning.prompts)],
+            seeds=beginning.seeds,
             repeats=PART_REPEATS,
             timer=self._timers[entry.mode],
             max_new_tokens=self._plan.stopping.max_new_tokens,
@@ -281,7 +283,7 @@ class Benchmark:
 
     def _timed(self, entry: Entry, batch: Batch, *, every_stage: bool = False) -> Timed:
         arguments = (entry.decoder, batch.prompts, self._plan.stopping, batch.seeds, self._target.device)
-        return timed(*arguments, every_stage=every_stage)
+        return timed(*arguments, num_rows=batch.num_rows, every_stage=every_stage)
 
     def _row(self, entry: Entry) -> Row:
         ms = [end_to_end_ms(repeat) for repeat in entry.runs]

@@ -1,6 +1,7 @@
 """Construction of objects from a config; the only module that calls Hydra's instantiate."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from experiments.config.loaded_models import NO_MODELS, LoadedModels
 from experiments.config.option_checks import check_kind, check_options
 from experiments.config.renamed_options import check_config
 from experiments.measurement.multi_turn import with_next_turns
-from experiments.measurement.plan import Candidate, Plan
+from experiments.measurement.plan import Arrivals, Candidate, Plan
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.results.model_names import facts
 from experiments.tracking.tracker import Mirror, Point
@@ -32,7 +33,7 @@ from framework.core.validation import check_whole
 from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.gamma_policies.gamma_policy import GammaPolicy, check_number
 from framework.models.pretrained import device_named
 from framework.models.target import Target
 from framework.prompts.prompt_set import PromptSet, make_prompts
@@ -181,8 +182,9 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     """
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.max_prompt_tokens", "target.context"))
-    for key in ("hugging_face", "multi_turn"):
+    for key in ("hugging_face", "multi_turn", "refill"):
         check_kind(key, cfg[key], [bool])
+    build_arrivals(cfg)
     build(cfg.prompts.source)
     return check_parts(cfg, drafters)
 
@@ -339,7 +341,28 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
         compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
+        refill=cfg.refill,
+        arrivals=build_arrivals(cfg),
     )
+
+
+def build_arrivals(cfg: DictConfig) -> Arrivals | None:
+    """The process by which requests arrive; None: the command has none, or its rate is null.
+
+    Raises:
+        OptionError: an option out of range, or a rate without refill.
+    """
+    if "arrivals" not in cfg or cfg.arrivals.rate is None:
+        return None
+    with options_under("arrivals"):
+        for key in ("rate", "latency_bound"):
+            check_number(key, cfg.arrivals[key], lambda value: 0 < value < math.inf, "a number > 0")
+        if not cfg.refill:
+            raise OptionError("rate", cfg.arrivals.rate, "null, or refill=true", "and refill is false")
+        if cfg.target.get("tensor_parallel"):  # each process would take prompts by its own clock
+            allowed = "null, or target.tensor_parallel=null"
+            raise OptionError("rate", cfg.arrivals.rate, allowed, "and processes share the target")
+    return Arrivals(rate=cfg.arrivals.rate, latency_bound=cfg.arrivals.latency_bound, seed=cfg.seed)
 
 
 def _all_turns(cfg: DictConfig, target: Target, stopping: Stopping) -> PromptSet:
@@ -402,6 +425,8 @@ def build_candidate(
     make = partial(build_engine, cfg, drafter, target, sampling, compiled=compiled)
     made_of = _text(cfg.verifier, cfg.gamma, cfg.sampling, compiled, cfg.stop_at_eos)
     engine = _drafter_resources(resources).derived(made_of, make) if resources else make()
+    if cfg.refill:
+        engine.require_refillable()
     settings = _settings(cfg, drafter_name, engine, compiled=compiled)
     point = Point(
         folder=folder,
@@ -426,6 +451,7 @@ def _settings(cfg: DictConfig, drafter_name: str, engine: Engine, *, compiled: b
         "gamma": engine.gamma_policy.max_gamma,
         **asdict(engine.sampling),
         "batch_size": cfg.batch_size,
+        **_refilling(cfg),
         "max_new_tokens": cfg.max_new_tokens,
         "prompts": choices["prompts"],
         "target": choices["target"],
@@ -435,6 +461,14 @@ def _settings(cfg: DictConfig, drafter_name: str, engine: Engine, *, compiled: b
         "generation": _assignments(target.processors.options),
         "compiled": compiled,
     }
+
+
+def _refilling(cfg: DictConfig) -> dict[str, Any]:
+    """Settings of continuous batching; empty without it, as in records of earlier versions."""
+    arrivals = build_arrivals(cfg)
+    if arrivals is None:
+        return {"refill": True} if cfg.refill else {}
+    return {"refill": True, "arrival_rate": arrivals.rate, "latency_bound": arrivals.latency_bound}
 
 
 def _point_name(settings: Mapping[str, Any]) -> str:

@@ -13,10 +13,11 @@ from experiments.measurement.metrics import (
     BASELINE,
     HUGGING_FACE,
 )
-from experiments.measurement.plan import Batch, Candidate, Plan, alive
+from experiments.measurement.plan import Arrivals, Batch, Candidate, Plan, alive
 from experiments.measurement.ranks import Ranks
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.measurement.round_timing import provide_profile, run_every_gamma
+from experiments.measurement.serving import Served, serve
 from experiments.measurement.timing import (
     Decoder,
     PartTimer,
@@ -34,6 +35,7 @@ from framework.core.drafter import preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
+from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.round_profile import is_profiled
 from framework.metrics.graph_counts import GraphCounts, counted_graphs
@@ -65,6 +67,7 @@ class BatchResult:
         inner_tallies: counts of drafters that run rounds of their own.
         divergences: total variation of a lossy rule at each examined position.
         experts: distinct experts touched by the target in the untimed pass; zero for a model without experts.
+        served: latencies of the prompts as they arrive, if the plan has arrivals.
         counted: per prompt, rounds, accepted and tested nodes of the untimed pass; traced tokens of the first prompts.
         errors: the exception that ended a decoder.
     """
@@ -78,6 +81,7 @@ class BatchResult:
     inner_tallies: dict[str, Tally] = field(default_factory=dict)
     divergences: dict[str, list[float]] = field(default_factory=dict)
     experts: dict[str, TouchedExperts] = field(default_factory=dict)
+    served: dict[str, Served] = field(default_factory=dict)
     counted: dict[str, list[dict]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
 
@@ -99,7 +103,7 @@ class BatchRunner:
         self._decoders: dict[str, Decoder] = {BASELINE: _plain_decoding(target, sampling, plan, resources)}
         # Hugging Face pads batches and handles stop strings differently, and draws with each process's own generator.
         agrees = sampling.greedy or not target.model.is_sharded
-        if plan.hugging_face and plan.batch_size == 1 and not plan.stopping.stop_strings and agrees:
+        if plan.hugging_face and plan.batch_size == 1 and not plan.refill and not plan.stopping.stop_strings and agrees:
             self._decoders[HUGGING_FACE] = HuggingFaceGenerate(target=target, sampling=sampling)
         self._decoders |= {name: candidate.engine for name, candidate in self._subjects.items()}
         passes = resources.derived("target passes", lambda: new_target_passes(target))
@@ -150,6 +154,8 @@ class BatchRunner:
             self._warm_up(result)
         if self._target.device.type != "cpu":
             self._time_stages(result)
+        if self._plan.arrivals is not None:
+            yield from self._serve_all(result, self._plan.arrivals)
         yield from self._time_all(result)
 
     def provide_profiles(self, batches: Sequence[Batch]) -> None:
@@ -175,6 +181,13 @@ class BatchRunner:
                     self._count(candidate, result)
             yield f"counted {candidate.point.name}"
 
+    def _serve_all(self, result: BatchResult, arrivals: Arrivals) -> Iterator[str]:
+        for name, decoder in self.decoders.items():
+            if name not in result.errors:
+                with self._catching(name, result), self._once(name, is_last=False):
+                    result.served[name] = serve(decoder, result.batch, self._plan.stopping, arrivals)
+            yield f"served {name}"
+
     def _time_all(self, result: BatchResult) -> Iterator[str]:
         names = list(self.decoders)
         for repeat in range(self._plan.repeats):
@@ -191,7 +204,7 @@ class BatchRunner:
     def _time(self, name: str, result: BatchResult) -> None:
         batch, runs = result.batch, result.runs.setdefault(name, [])
         decoder, stopping = self.decoders[name], self._plan.stopping
-        runs.append(timed(decoder, batch.prompts, stopping, batch.seeds, self._target.device))
+        runs.append(timed(decoder, batch.prompts, stopping, batch.seeds, self._target.device, num_rows=batch.num_rows))
         result.stages.setdefault(name, runs[0].stages)
         if len(runs) == 1 and name in self.loops and batch.number in self._beside_parts:
             result.parts[name] = self._parts(self.loops[name], batch, runs[0].generation.tokens, PART_REPEATS)
@@ -205,7 +218,7 @@ class BatchRunner:
         ]
         if not asking:
             return
-        batch = result.batch
+        batch = result.batch.beginning
         with self._catching(BASELINE, result):
             plain = self.decoders[BASELINE].generate(batch.prompts, stopping=self._plan.stopping, seeds=batch.seeds)
         if BASELINE in result.errors:
@@ -219,13 +232,14 @@ class BatchRunner:
     def _parts(
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False
     ) -> PartTimes:
-        """Time the parts of a loop's round in the middle of the decoded tokens."""
+        """Time the parts of a loop's round in the middle of the tokens with which a batch begins."""
+        beginning = batch.beginning
         with preserve_learned_state(loop.drafter):
             return time_parts_amid(
                 loop,
-                batch.prompts,
-                tokens,
-                seeds=batch.seeds,
+                beginning.prompts,
+                tokens[: len(beginning.prompts)],
+                seeds=beginning.seeds,
                 repeats=repeats,
                 timer=self._timer,
                 max_new_tokens=self._plan.stopping.max_new_tokens,
@@ -238,7 +252,8 @@ class BatchRunner:
         lossy = verifier.guarantee is Guarantee.LOSSY
         divergence = Divergence(verifier, most=POSITIONS - len(candidate.divergences) if lossy else 0)
         traced = min(batch.rows) < TRACED_PROMPTS
-        trace = TokenTrace(len(batch.rows), most_tokens=TRACED_TOKENS if traced else 0)
+        queue = Queue(len(batch.rows), batch.num_rows)
+        trace = TokenTrace(len(batch.rows), most_tokens=TRACED_TOKENS if traced else 0, in_row=queue.in_row)
 
         experts = NO_EXPERTS
 
@@ -250,7 +265,12 @@ class BatchRunner:
 
         with self._once(candidate.point.name, is_last=False), ExpertCounter(self._target.model.model) as counter:
             generation = candidate.engine.generate(
-                batch.prompts, stopping=self._plan.stopping, seeds=batch.seeds, detailed=True, on_round=on_round
+                batch.prompts,
+                stopping=self._plan.stopping,
+                seeds=batch.seeds,
+                detailed=True,
+                on_round=on_round,
+                queue=queue,
             )
         assert generation.tally is not None
         self._check_agreement(generation.tokens)
@@ -305,7 +325,8 @@ class BatchRunner:
         for name, decoder in self.decoders.items():
             if name not in result.errors:
                 with self._catching(name, result), self._once(name, is_last=False):
-                    runs[name] = timed(decoder, batch.prompts, stopping, batch.seeds, device, every_stage=every_stage)
+                    given = (decoder, batch.prompts, stopping, batch.seeds, device)
+                    runs[name] = timed(*given, num_rows=batch.num_rows, every_stage=every_stage)
         return runs
 
 

@@ -88,7 +88,7 @@ def _check_ranks(candidates: Sequence[Candidate], num_batches: int, ranks: Ranks
     if ranks.size > num_batches:
         raise ValueError(
             f"{ranks.size} ranks share {num_batches} batches; allowed: at least one batch per rank. Start fewer ranks, "
-            "or set prompts.count higher or batch_size lower"
+            "or set prompts.count higher, batch_size lower or refill=false"
         )
     for candidate in candidates:
         if ranks.size > 1 and remembers(candidate.engine.drafter):
@@ -109,7 +109,8 @@ def _run_batches(
     label: str,
 ) -> None:
     """Assign batches to ranks round-robin, and merge results after every wave of one batch per rank."""
-    num_steps = len(batches[ranks.number :: ranks.size]) * (len(candidates) + plan.repeats * len(runner.decoders))
+    num_runs = plan.repeats + (plan.arrivals is not None)
+    num_steps = len(batches[ranks.number :: ranks.size]) * (len(candidates) + num_runs * len(runner.decoders))
     with Steps(num_steps, is_timed=True, is_hidden=not ranks.is_writer) as steps:
         for wave in (batches[place : place + ranks.size] for place in range(0, len(batches), ranks.size)):
             result = BatchResult(wave[ranks.number]) if ranks.number < len(wave) else None

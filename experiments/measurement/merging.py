@@ -7,6 +7,7 @@ from experiments.measurement.batch_runner import BatchResult
 from experiments.measurement.divergence import POSITIONS
 from experiments.measurement.metrics import BASELINE, Runs
 from experiments.measurement.plan import Candidate, Plan, alive
+from experiments.measurement.serving import Served
 from experiments.measurement.timing import PartTimes, Timed
 from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.repetition import distinct_4grams
@@ -21,6 +22,7 @@ class Merged:
         stages: seconds by stage of every batch, by decoder.
         graphs: graphs that warming up compiled or captured, by decoder.
         with_parts: for every loop, the timed batches followed by a timing of its parts, each with these part times.
+        served: the prompts as they arrive, by decoder; empty without arrivals.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Merged:
         self.stages: dict[str, list[dict[str, float]]] = {name: [] for name in decoders}
         self.graphs = {name: GraphCounts() for name in decoders}
         self.with_parts: dict[str, list[tuple[Timed, PartTimes]]] = {name: [] for name in loops}
+        self.served: dict[str, Served] = {}
 
     def add(self, result: BatchResult) -> None:
         """Add the result of the next batch and log its prompts.
@@ -53,6 +56,7 @@ class Merged:
             self.graphs[name] += result.graphs.get(name, GraphCounts())
             if name in result.parts:
                 self.with_parts[name].append((runs[0], result.parts[name]))
+        self.served |= result.served  # arrivals need refill, with which there is one batch
         for candidate in alive(self._subjects.values()):
             self._add_counts(candidate, result)
             for row in _prompt_rows(candidate.point.name, result, self._plan, self._target):

@@ -166,9 +166,9 @@ def _speed(own: list[list[Timed]], baseline: list[list[Timed]]) -> dict[str, flo
     ratios = [decode_ms(theirs) / decode_ms(ours) for ours, theirs in zip(own, baseline, strict=True)]
     end_to_end = [end_to_end_ms(theirs) / end_to_end_ms(ours) for ours, theirs in zip(own, baseline, strict=True)]
     latencies = [
-        statistics.median(repeat[batch].seconds for repeat in own)
+        statistics.median(seconds)
         for batch in range(len(own[0]))
-        for _ in own[0][batch].generation.tokens
+        for seconds in zip(*(repeat[batch].latencies for repeat in own), strict=True)
     ]
     p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
     return {
@@ -196,9 +196,8 @@ def draft_and_target_time(tally: Tally, parts: PartTimes) -> tuple[float, float]
 def _seconds_of_parts(run: Timed, parts: PartTimes) -> float:
     """Decoding time in seconds if every round, or plain decoding step, took only the sum of its parts."""
     generation = run.generation
-    num_passes = run.num_places / len(generation.tokens)
     time = 1.0 if generation.tally is None else sum(draft_and_target_time(generation.tally, parts))
-    return num_passes * time * parts.one_row
+    return generation.num_passes * time * parts.one_row
 
 
 def time_over_parts(with_parts: TimedWithParts) -> float:

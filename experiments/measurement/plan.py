@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from experiments.measurement.experts import NO_EXPERTS
 from experiments.results.record import Record
 from experiments.tracking.tracker import JsonlTracker, Point, Tracker
@@ -12,6 +14,27 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.metrics.tally import Tally
 from framework.prompts.prompt_set import PromptSet
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A Poisson process of requests, and the bound on their latency.
+
+    Attributes:
+        rate: requests per second.
+        latency_bound: seconds from arrival to end within which a request counts towards goodput.
+        seed: seed of the process.
+    """
+
+    rate: float
+    latency_bound: float
+    seed: int
+
+    def moments(self, num_prompts: int, num_rows: int) -> list[float]:
+        """Seconds at which prompts arrive, ascending: one for every row at once, then the others."""
+        at_once = min(num_rows, num_prompts)
+        gaps = np.random.default_rng(self.seed).exponential(1 / self.rate, num_prompts - at_once)
+        return [0.0] * at_once + gaps.cumsum().tolist()
 
 
 @dataclass(frozen=True)
@@ -26,6 +49,8 @@ class Plan:
         seed: prompt i decodes with seed + i.
         hugging_face: whether to time Hugging Face's `generate` as well (batch size 1 only).
         compiled: whether rounds and the baseline's steps are compiled graphs.
+        refill: whether a finished row takes the next prompt, so that all prompts are one batch.
+        arrivals: process by which the prompts arrive in a further run of every decoder; None: no such run.
     """
 
     prompt_set: PromptSet
@@ -35,10 +60,17 @@ class Plan:
     seed: int
     hugging_face: bool
     compiled: bool = False
+    refill: bool = False
+    arrivals: Arrivals | None = None
+
+    @property
+    def prompts_per_batch(self) -> int:
+        """Prompts of a batch, which share one time."""
+        return max(1, len(self.prompt_set.prompts)) if self.refill else self.batch_size
 
     def batches(self) -> list["Batch"]:
-        """The prompts in order, batch_size of them at a time."""
-        prompts = self.prompt_set.prompts
+        """The prompts in order, prompts_per_batch of them at a time."""
+        prompts, size = self.prompt_set.prompts, self.prompts_per_batch
         rows = list(range(len(prompts)))
         return [
             Batch(
@@ -46,19 +78,31 @@ class Plan:
                 rows=chunk,
                 prompts=[list(prompts[row].tokens) for row in chunk],
                 seeds=[self.seed + row for row in chunk],
+                num_rows=self.batch_size if self.refill else None,
             )
-            for number, chunk in enumerate(rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size))
+            for number, chunk in enumerate(rows[i : i + size] for i in range(0, len(rows), size))
         ]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Prompts decoded together: their indices in the prompt set, token ids, and one seed each."""
+    """Prompts decoded in one generation: their indices in the prompt set, token ids, and one seed each.
+
+    Attributes:
+        num_rows: rows that decode at the same time and, once finished, take the next prompt; None: one per prompt.
+    """
 
     number: int
     rows: list[int]
     prompts: list[list[int]]
     seeds: list[int]
+    num_rows: int | None = None
+
+    @property
+    def beginning(self) -> "Batch":
+        """The prompts with which the generation begins, one per row."""
+        first = slice(self.num_rows)
+        return Batch(self.number, self.rows[first], self.prompts[first], self.seeds[first])
 
 
 class Candidate:

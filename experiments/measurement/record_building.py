@@ -1,5 +1,6 @@
 """The record of a measured candidate."""
 
+import statistics
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from experiments.measurement.metrics import (
     BASELINE,
     HUGGING_FACE,
     all_metrics,
+    draft_and_target_time,
     expert_metrics,
     graph_metrics,
     inner_metrics,
@@ -17,9 +19,10 @@ from experiments.measurement.metrics import (
     stage_times,
     walltime,
 )
-from experiments.measurement.plan import Candidate, Plan
+from experiments.measurement.plan import Arrivals, Candidate, Plan
 from experiments.measurement.quality import quality
 from experiments.measurement.round_timing import recorded_profile
+from experiments.measurement.serving import predicted
 from experiments.measurement.timing import PartTimes
 from experiments.results.passed_checks import has_passed
 from experiments.results.prompt_bootstrap import intervals
@@ -44,7 +47,9 @@ def build_record(
     metrics = all_metrics(name, tally, merged.with_parts, merged.runs, parted) | _own_metrics(
         candidate, merged, plan, target
     )
-    metrics |= expert_metrics(candidate.experts, parts) | intervals(candidate.rows, plan.batch_size)
+    metrics |= expert_metrics(candidate.experts, parts) | intervals(candidate.rows, plan.prompts_per_batch)
+    if plan.arrivals is not None:
+        metrics |= _serving(candidate, merged, plan, plan.arrivals, parts)
     if plan.compiled:
         metrics |= graph_metrics(name, merged.graphs, merged.runs)
     metrics["guarantee/checked"] = has_passed(type(candidate.engine.drafter))
@@ -96,6 +101,27 @@ def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Targe
     if found := candidate.divergences:
         metrics["divergence/total_variation"] = sum(found) / len(found)
     return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})
+
+
+def _serving(
+    candidate: Candidate, merged: Merged, plan: Plan, arrivals: Arrivals, parts: PartTimes
+) -> dict[str, float]:
+    """Goodput and latencies of requests as they arrive: of the point, of the baseline, and predicted from the parts."""
+    name, bound = candidate.point.name, arrivals.latency_bound
+    moments = arrivals.moments(len(candidate.rows), plan.batch_size)
+    reading = statistics.median(run.seconds - run.decode_seconds for (run,) in merged.runs[name])
+    expected = predicted(
+        moments,
+        [row["rounds"] for row in candidate.rows],
+        num_rows=plan.batch_size,
+        round_seconds=sum(draft_and_target_time(candidate.tally, parts)) * parts.one_row,
+        prompt_seconds=reading / len(candidate.rows),
+    )
+    return (
+        merged.served[name].metrics(bound)
+        | merged.served[BASELINE].metrics(bound, "serving/baseline")
+        | expected.metrics(bound, "serving/predicted")
+    )
 
 
 def _counts(candidate: Candidate, prompt_set: PromptSet) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def provide_profile(engine: Engine, batches: Sequence[Batch], *, stopping: Stopp
     policy, sharded = engine.gamma_policy, engine.target.model.is_sharded
     if not is_profiled(policy) or not policy.awaits_profile:
         return
-    full = [batch for batch in batches[:REPEATS] if len(batch.rows) == len(batches[0].rows)]
+    beginnings = [batch.beginning for batch in batches[:REPEATS]]
+    full = [batch for batch in beginnings if len(batch.rows) == len(beginnings[0].rows)]
     identity = profile_identity(engine, options, full[0], stopping)
     assert identity is not None
     profile = agreed(load_profile(identity), sharded=sharded)
@@ -61,7 +62,7 @@ def profile_identity(engine: Engine, options: Any, batch: Batch, stopping: Stopp
     # The first token is the prefill's, and the last token of a draft's round is the target's own.
     fitting = [gamma for gamma in policy.gammas if gamma + 2 <= stopping.max_new_tokens or not gamma]
     gammas = distinct_gammas(fitting, engine.drafter)
-    return identity_of(engine, options, batch_size=len(batch.rows), gammas=gammas)
+    return identity_of(engine, options, batch_size=len(batch.beginning.rows), gammas=gammas)
 
 
 def recorded_profile(engine: Engine, options: Any, batch: Batch, stopping: Stopping) -> dict[str, Any] | None:
@@ -111,7 +112,7 @@ def run_every_gamma(engine: Engine, batch: Batch, stopping: Stopping) -> None:
     if is_profiled(engine.gamma_policy):
         with preserve_learned_state(engine.drafter):
             for gamma in engine.gamma_policy.usable:
-                list(_rounds(engine, batch, [gamma] * ROUNDS_OF_WARM_UP, stopping))
+                list(_rounds(engine, batch.beginning, [gamma] * ROUNDS_OF_WARM_UP, stopping))
 
 
 class _Chosen:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from framework.core.tree import Tree
 from framework.decoding.compiled import Compiled, drafts_outside, longest_as_input
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
+from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
@@ -43,6 +44,11 @@ class Decoder(Protocol):
     ) -> Generation: ...
 
 
+def in_rows(queue: Queue | None) -> dict[str, Any]:
+    """The further argument of a decoder with a queue; other decoders do not know it."""
+    return {} if queue is None else {"queue": queue}
+
+
 @dataclass(frozen=True)
 class Timed:
     """One timed generation.
@@ -53,6 +59,8 @@ class Timed:
         decode_seconds: total time without the prefill of target and drafter.
         stages: seconds by stage; on a GPU, only those of reading the prompt unless all were timed.
         graphs: graphs compiled or captured in this time.
+        num_rows: rows that decoded at the same time; None: one per prompt.
+        seconds_in_row: per prompt, seconds from its beginning in a row to its end; None: those of the generation.
     """
 
     generation: Generation
@@ -60,6 +68,13 @@ class Timed:
     decode_seconds: float
     stages: dict[str, float]
     graphs: GraphCounts
+    num_rows: int | None = None
+    seconds_in_row: list[float] | None = None
+
+    @property
+    def latencies(self) -> list[float]:
+        """Seconds per prompt, prefill included."""
+        return self.seconds_in_row or [self.seconds] * len(self.generation.tokens)
 
     @property
     def num_decoded(self) -> int:
@@ -69,9 +84,30 @@ class Timed:
     @property
     def num_places(self) -> int:
         """Row slots of all target passes after prefill, rows already finished included."""
-        tally, tokens = self.generation.tally, self.generation.tokens
-        num_passes = max(map(len, tokens)) - 1 if tally is None else int(tally.num_passes)
-        return len(tokens) * num_passes
+        return (self.num_rows or len(self.generation.tokens)) * self.generation.num_passes
+
+
+class TimedQueue(Queue):
+    """A queue that times every prompt from its beginning in a row to its end.
+
+    Attributes:
+        seconds: per prompt, that time; complete once all are finished.
+    """
+
+    def __init__(self, num_prompts: int, num_rows: int):
+        """As `Queue`; the first prompts begin now."""
+        super().__init__(num_prompts, num_rows)
+        self._begun = [time.perf_counter()] * num_prompts
+        self.seconds = [0.0] * num_prompts
+
+    def finish(self, number: int) -> None:
+        self.seconds[number] = time.perf_counter() - self._begun[number]
+
+    def take(self, row: int) -> bool:
+        is_taken = super().take(row)
+        if is_taken:
+            self._begun[self.in_row[row]] = time.perf_counter()
+        return is_taken
 
 
 def timed(
@@ -81,11 +117,13 @@ def timed(
     seeds: list[int],
     device: torch.device,
     *,
+    num_rows: int | None = None,
     every_stage: bool = False,
 ) -> Timed:
     """Time one generation; the device is synchronised before and after.
 
     Args:
+        num_rows: rows that decode at the same time and, once finished, take the next prompt; None: one per prompt.
         every_stage: whether to time all stages of a round on a GPU, too, where the events lengthen the rounds.
     """
     clock = Clock(device)
@@ -93,12 +131,21 @@ def timed(
     clock.wait()
     with counted_graphs() as graphs:
         start = time.perf_counter()
-        generation = decoder.generate(prompts, stopping=stopping, seeds=seeds, stopwatch=stopwatch)
+        queue = None if num_rows is None else TimedQueue(len(prompts), num_rows)
+        generation = decoder.generate(prompts, stopping=stopping, seeds=seeds, stopwatch=stopwatch, **in_rows(queue))
         clock.wait()
         seconds = time.perf_counter() - start
     stages = stopwatch.seconds()
     reading = sum(stages.get(stage, 0.0) for stage in READING)
-    return Timed(generation, seconds, decode_seconds=seconds - reading, stages=stages, graphs=graphs)
+    return Timed(
+        generation,
+        seconds,
+        decode_seconds=seconds - reading,
+        stages=stages,
+        graphs=graphs,
+        num_rows=None if queue is None else len(queue.in_row),
+        seconds_in_row=None if queue is None else queue.seconds,
+    )
 
 
 @dataclass(frozen=True)

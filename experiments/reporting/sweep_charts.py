@@ -12,7 +12,12 @@ from experiments.reporting.scale import Scale
 from experiments.results.record import Record
 from experiments.results.records import ROW_SETTINGS, counted, group_records
 
-NAMES = {"gamma": "γ", "batch_size": "batch size", "max_new_tokens": "new tokens"}
+NAMES = {
+    "gamma": "γ",
+    "batch_size": "batch size",
+    "max_new_tokens": "new tokens",
+    "arrival_rate": "requests per second",
+}
 FEWEST_VALUES = {"temperature": 3}  # the usual two are compared by their panels; two values of another setting suffice
 POWERS_FROM = 16  # ratio of the largest value to the least from which an axis is logarithmic
 OPTION = "options."  # prefix of a setting from the options of drafter, verifier or gamma policy
@@ -163,7 +168,19 @@ SPEEDUP = Quantity("measured speedup", "speedup/measured", 2, interval="speedup/
 TAU = Quantity("τ", "tau", 2, interval="tau/ci")
 ALPHA = Quantity("α empirical", "alpha/empirical", 3, interval="alpha/ci", most=1.0)  # α overlap is undefined for trees
 RATE = Quantity("tokens per second", "ms_per_token", 0, baseline="baseline_ms_per_token", is_rate=True)
-QUANTITIES = {"batch_size": (SPEEDUP, TAU, ALPHA, RATE)}  # by setting; of any other: USUAL
+GOODPUT = Quantity(
+    "goodput, requests per second", "serving/goodput", 1,
+    theory="serving/predicted/goodput", baseline="serving/baseline/goodput",
+)  # fmt: skip
+LATENCIES = tuple(
+    Quantity(
+        f"latency p{share}, seconds", f"serving/latency_p{share}", 2,
+        theory=f"serving/predicted/latency_p{share}", baseline=f"serving/baseline/latency_p{share}",
+    )
+    for share in (50, 99)
+)  # fmt: skip
+# By setting; of any other: USUAL.
+QUANTITIES = {"batch_size": (SPEEDUP, TAU, ALPHA, RATE), "arrival_rate": (GOODPUT, *LATENCIES)}
 USUAL = (SPEEDUP, TAU, ALPHA)
 
 
@@ -263,7 +280,7 @@ def _labels(rests: dict[str, Settings]) -> dict[str, str]:
 
 
 def charts_of(sweep: Sweep) -> list[list[Chart]]:
-    """Charts of every condition, if they have values: speedup, τ, α, and throughput over batch sizes."""
+    """Charts of every condition, if they have values: QUANTITIES of the setting, or else USUAL."""
     quantities = QUANTITIES.get(sweep.setting, USUAL)
     lines = {
         quantity: [_lines(condition, quantity, sweep.scale) for condition in sweep.conditions]

@@ -175,7 +175,12 @@ def _name(record: Record) -> str:
 
 def _change(before: Record, after: Record, metric: str, statistic: Statistic) -> Change:
     values = before.metrics.get(metric), after.metrics.get(metric)
-    units = [Units.of(each.prompts or [], each.point.get("batch_size") or 1) for each in (before, after)]
+    units = [Units.of(each.prompts or [], _prompts_per_batch(each)) for each in (before, after)]
     if None in values or units[0] is None or units[1] is None:
         return Change(*values)
     return Change(*values, *difference_interval(units[0], units[1], statistic))
+
+
+def _prompts_per_batch(record: Record) -> int:
+    """Number of prompts that share one time."""
+    return (len(record.prompts or []) if record.point.get("refill") else record.point.get("batch_size")) or 1

@@ -100,7 +100,7 @@ def _setting(setting: str, point: dict[str, Any], targets: dict[str, str]) -> st
     """A setting and its value in words; a target is named instead of its fingerprint."""
     if setting == "target_fingerprint" and targets:
         return f"target {targets[str(point.get(setting))]}"
-    return f"{setting} {point.get(setting)}"
+    return f"{setting} {point[setting]}" if setting in point else f"no {setting}"
 
 
 def _names_by_fingerprint(records: Iterable[Record]) -> dict[str, str]:

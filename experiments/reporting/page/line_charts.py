@@ -167,7 +167,9 @@ def _sweep_panel(sweep: Sweep, chart: Chart, dashes: dict[tuple[str, str], str])
 def _sweep_line(
     line: sweep_charts.Line, chart: Chart, name: str, across: Scale, down: Scale, dashes: dict[tuple[str, str], str]
 ) -> Line:
-    quantity = "zero-overhead speedup" if line.kind == "theory" else chart.quantity
+    quantity = chart.quantity
+    if line.kind == "theory":
+        quantity = "zero-overhead speedup" if chart.is_speedup else f"predicted {quantity}"
     dots = []
     for value in line.values:
         text = f"{line.label}, {name} {value.x:g}: {quantity} {value.y:.{chart.digits}f}"

@@ -47,7 +47,7 @@ def _draw_sweep(sweep: Sweep, rows: Sequence[Sequence[Chart]]) -> Figure:
     kinds = {line.kind for charts in rows for chart in charts for line in chart.lines}
     handles = list(marks.values())
     if "theory" in kinds:
-        handles.append(Line2D([], [], color=INK, linewidth=0.8, alpha=0.7, label="thin: zero-overhead speedup"))
+        handles.append(Line2D([], [], color=INK, linewidth=0.8, alpha=0.7, label="thin: a loop without overhead"))
     if any(line.break_even for charts in rows for chart in charts for line in chart.lines):
         handles.append(Line2D([], [], color=INK, marker="X", linestyle="", label="break-even"))
     if "baseline" in kinds:

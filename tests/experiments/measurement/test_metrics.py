@@ -88,6 +88,8 @@ def test_occupancy() -> None:
     assert occupancy([run([9, 5], None)]) == 12 / 16
     assert occupancy([run([9, 9], None), run([3], None)]) == 1
     assert occupancy([run([1, 1], None)]) == 1  # the prompt's own pass was all
+    in_turn = replace(run([9, 5, 2], None), num_rows=2)  # the third prompt follows the second: 8 steps of two rows
+    assert occupancy([replace(in_turn, generation=replace(in_turn.generation, num_steps=8))]) == 13 / 16
 
 
 def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> None:

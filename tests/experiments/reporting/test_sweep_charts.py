@@ -54,6 +54,21 @@ def test_throughput_stands_beside_that_of_plain_decoding() -> None:
     assert [value.y for value in rates["small_transformer"].values] == pytest.approx([500, 1200, 3200])
 
 
+def test_goodput_over_arrival_rates_stands_beside_its_prediction_and_that_of_plain_decoding() -> None:
+    records = []
+    for rate, goodput in ((2.0, 2.0), (8.0, 5.0)):
+        served = {"serving/goodput": goodput, "serving/predicted/goodput": 6.0, "serving/baseline/goodput": 1.0}
+        record = make_record("ngram", 0, 1.2, **served, **{"serving/latency_p99": 3.0})
+        records.append(replace(record, point=record.point | {"refill": True, "arrival_rate": rate}))
+    (sweep,) = sweeps_of(records)
+    assert sweep.name == "requests per second" and len(charts_of(sweep)[0]) == 2  # no record has latency_p50
+    lines = {line.kind: line for line in chart(sweep, "goodput, requests per second", "T = 0").lines}
+    values = {kind: [(value.x, value.y) for value in line.values] for kind, line in lines.items()}
+    assert values == {
+        "measured": [(2, 2), (8, 5)], "theory": [(2, 6), (8, 6)], "baseline": [(2, 1), (8, 1)],
+    }  # fmt: skip
+
+
 def test_gamma_is_swept_by_drafter_and_temperature() -> None:
     records = [
         make_record(drafter, temperature, 1.5, gamma=gamma, tau=1 + gamma)
