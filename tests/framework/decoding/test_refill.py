@@ -15,6 +15,7 @@ from framework.conformance.tiny_models import tiny_cached_lm, tiny_target
 from framework.core.drafter import Drafter
 from framework.core.sampling import Sampling
 from framework.core.uniforms import ROUNDS_PER_BLOCK, Uniforms
+from framework.decoding import compiled
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
@@ -22,6 +23,7 @@ from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.draft_exit import DraftExit
 from framework.gamma_policies.fixed import Fixed
+from framework.metrics.graph_counts import counted_graphs
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 from tests.framework.decoding.test_engine import GREEDY, RAGGED, build_drafter
@@ -150,20 +152,20 @@ def test_rows_are_busy_until_the_queue_is_empty(target, drafter_of):
     assert tally.num_passes < 0.8 * passes_apart  # ... in fewer passes
 
 
-@pytest.mark.parametrize("compiled_part", ["small_transformer", None])
-def test_compiled_rounds_go_on_unchanged(compiled_part, monkeypatch):
-    from framework.decoding import compiled
-
+@pytest.mark.parametrize("is_plain", [pytest.param(False, marks=pytest.mark.slow), True], ids=["draft", "plain"])
+def test_compiled_rounds_go_on_unchanged(is_plain, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
     target = tiny_target(num_hidden_layers=1)
-    if compiled_part:
+    if is_plain:
+        eager, graph = (Autoregressive(target=target, sampling=DRAWN, compiled=mode) for mode in (False, True))
+    else:
         drafter = SmallTransformer(target, model=lambda _: tiny_cached_lm(num_hidden_layers=1, seed=2))
         eager, graph = (engine_of(target, drafter, DRAWN, compiled=mode) for mode in (False, True))
-    else:
-        eager, graph = (Autoregressive(target=target, sampling=DRAWN, compiled=mode) for mode in (False, True))
-    assert refilled(graph, PROMPTS[:6], num_rows=2).tokens == alone(eager, PROMPTS[:6])
-    assert len((graph if compiled_part is None else graph._graph)._graph._graphs) == 1
+    graph.generate(PROMPTS[:2], stopping=STOPPING, seeds=SEEDS[:2])
+    with counted_graphs() as graphs:
+        found = refilled(graph, PROMPTS[:6], num_rows=2).tokens
+    assert found == alone(eager, PROMPTS[:6]) and not graphs.compiled
 
 
 def test_what_cannot_refill_is_refused_in_one_line(target):
