@@ -1,7 +1,9 @@
 """N-gram drafter: a language model of counts, without training.
 
-B rows, L context lengths (0 ... order - 1), V vocabulary.
+B rows, L context lengths (0 ... order - 1), V vocabulary, S support of a sparse distribution.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +34,8 @@ class NGram:
     Temperature, top-k, top-p and min-p apply as they do to the target's distribution.
 
     Counts of a row's own text include committed tokens only, so nothing is rolled back. The drafting time does not
-    depend on the length of the text.
+    depend on the length of the text. With `top_k`, it does not depend on the size of the vocabulary either, but on the
+    numbers of distinct tokens in the text and after its last tokens.
     """
 
     scheme = SamplingScheme.IID
@@ -41,7 +44,14 @@ class NGram:
     stepwise = True
 
     def __init__(
-        self, target: Target, *, order: int, smoothing: str, learn_from_context: bool, corpus: PromptSource | None
+        self,
+        target: Target,
+        *,
+        order: int,
+        smoothing: str,
+        learn_from_context: bool,
+        corpus: PromptSource | None,
+        top_k: int | None = None,
     ):
         """
         Args:
@@ -51,11 +61,13 @@ class NGram:
             learn_from_context: whether each row's committed tokens are counted as well, as one more document that only
                 this row uses.
             corpus: texts to count; None: committed tokens only.
+            top_k: S, number of most likely tokens to draw from; the draft holds only their probabilities. None: all.
 
         Raises:
             ValueError: an option out of range, or nothing to count; the message names the yaml key.
         """
         check_whole("order", order, least=1, most=LARGEST_ORDER)
+        check_whole("top_k", top_k, least=1, or_null=True)
         if smoothing not in SMOOTHINGS:
             raise OptionError("smoothing", smoothing, f"{', '.join(SMOOTHINGS)}")
         if corpus is None and not learn_from_context:
@@ -67,6 +79,7 @@ class NGram:
         self._vocabulary_size = target.vocabulary_size
         documents = [] if corpus is None else tokenised_documents(corpus, target)
         self._tables = NGramTables(documents, order=order, vocabulary_size=target.vocabulary_size)
+        self._common = None if top_k is None else self._tables.most_common(top_k)
         self._texts: list[TextCounts] = []
 
     def num_uniforms(self, gamma: int) -> int:
@@ -96,7 +109,7 @@ class NGram:
         if self.learn_from_context:
             catch_up(self._texts, sequences)
         contexts = [_Context(self._tables, text, self.order) for text in sequences.texts]
-        while chain.add_probs(torch.from_numpy(np.stack(list(map(self._probs, contexts, self._texts))))):
+        while chain.add_probs(*self._distributions(contexts)):
             for context, token in zip(contexts, chain.last.tolist(), strict=True):
                 context.read(token)
         return chain.draft().to(sequences.tokens.device)
@@ -104,9 +117,19 @@ class NGram:
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass
 
-    def _probs(self, context: "_Context", text: TextCounts) -> np.ndarray:
-        """[V] float32: the distribution of the next token."""
-        masses = []
+    def _distributions(self, contexts: "list[_Context]") -> list[Tensor]:
+        """[B, V] or [B, S] float32 distributions of the next tokens, in the second case with [B, S] int64 token ids."""
+        mixtures = [self._mixture(context, text) for context, text in zip(contexts, self._texts, strict=True)]
+        if self._common is None:
+            return [torch.from_numpy(np.stack([each.probs(self._vocabulary_size) for each in mixtures]))]
+        likeliest = [
+            each.likeliest(self._common, text.distinct) for each, text in zip(mixtures, self._texts, strict=True)
+        ]
+        return [torch.from_numpy(np.stack(arrays)) for arrays in zip(*likeliest, strict=True)]
+
+    def _mixture(self, context: "_Context", text: TextCounts) -> "_Mixture":
+        """The distribution of the next token."""
+        parts = []
         weight = 1.0
         lengths = [len(context.tokens)] if self.smoothing == "laplace" else range(len(context.tokens), -1, -1)
         for length in lengths:
@@ -117,14 +140,11 @@ class NGram:
             seen = sum(each.total for each in found)
             # Every smoothing adds imaginary counts to a context, distributed like the next shorter context.
             imaginary = self._imaginary(length, seen, found)
-            masses += [(each.tokens, each.counts * (weight / (seen + imaginary))) for each in found]
+            parts += [(each, weight / (seen + imaginary)) for each in found]
             weight *= imaginary / (seen + imaginary)
             if not weight:
                 break
-        probs = np.full(self._vocabulary_size, weight / self._vocabulary_size, np.float32)
-        for tokens, mass in masses:
-            probs[tokens] += mass
-        return probs
+        return _Mixture(parts, weight / self._vocabulary_size)
 
     def _imaginary(self, length: int, seen: int, found: list[Continuations]) -> int:
         if self.smoothing == "laplace":
@@ -138,6 +158,47 @@ def _distinct(known: np.ndarray, also: np.ndarray) -> int:
     """Size of the union of two arrays of distinct tokens, the first one sorted."""
     places = np.minimum(known.searchsorted(also), len(known) - 1)
     return len(known) + len(also) - int(np.count_nonzero(known[places] == also))
+
+
+class _Mixture(NamedTuple):
+    """A distribution made of weighted counts.
+
+    Attributes:
+        parts: counts, each with the probability of one count.
+        rest: further probability of every token of the vocabulary.
+    """
+
+    parts: list[tuple[Continuations, float]]
+    rest: float
+
+    def probs(self, vocabulary_size: int) -> np.ndarray:
+        """[V] float32: all probabilities."""
+        probs = np.full(vocabulary_size, self.rest, np.float32)
+        for counted, share in self.parts:
+            probs[counted.tokens] += counted.counts * share
+        return probs
+
+    def likeliest(self, common: np.ndarray, text: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The S most likely tokens.
+
+        Args:
+            common: [S] int64: the most frequent tokens of the corpus.
+            text: distinct tokens of the text.
+
+        Returns:
+            [S] float32 probabilities, which sum to 1, and [S] int64 token ids.
+        """
+        # Any other token has no counts but those of the corpus, and each of the common tokens is at least as likely.
+        after = [counted.tokens for counted, _ in self.parts if not isinstance(counted.tokens, slice)]
+        tokens = np.unique(np.concatenate([common, np.array(text, np.int64), *after]))
+        probs = np.full(len(tokens), self.rest, np.float32)
+        for counted, share in self.parts:
+            if isinstance(counted.tokens, slice):
+                probs += counted.counts[tokens] * share
+            else:
+                probs[tokens.searchsorted(counted.tokens)] += counted.counts * share
+        best = np.argsort(-probs, kind="stable")[: len(common)]
+        return probs[best] / probs[best].sum(), tokens[best]
 
 
 class _Context:

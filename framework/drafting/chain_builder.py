@@ -74,24 +74,28 @@ class ChainBuilder:
         logits, support = logits.topk(min(self._top_k, logits.shape[1]))
         return self._draw(self._sampling.probs(logits), support)
 
-    def add_probs(self, probs: Tensor) -> bool:
-        """As `add`, from the distribution at temperature 1, [B, V] float32, instead of logits."""
+    def add_probs(self, probs: Tensor, support: Tensor | None = None) -> bool:
+        """As `add`, from the distribution at temperature 1 instead of logits.
+
+        Args:
+            probs: [B, V] or [B, S] float32.
+            support: [B, S] int64: token ids of probs; None: all.
+        """
         if self._sampling.greedy:
             likeliest = argmax(probs)
-            return self._append(likeliest, likeliest, lambda: probs)
+            return self._append(_tokens_of(likeliest, support), likeliest, lambda: probs)
         # The default sampling leaves the distribution unchanged.
-        return self._draw(probs if self._sampling == Sampling() else self._sampling.probs(probs.log()))
+        return self._draw(probs if self._sampling == Sampling() else self._sampling.probs(probs.log()), support)
 
     def _draw(self, probs: Tensor, support: Tensor | None = None) -> bool:
         """Draw from probs [B, V], or from probs [B, S] of the tokens in support."""
         if self._bits is not None:
             probs = quantize(probs, self._bits)
         self._probs.append(probs)
-        tokens = entry = draw(probs, self._uniforms[:, self.num_nodes])
+        entry = draw(probs, self._uniforms[:, self.num_nodes])
         if support is not None:
             self._support.append(support)
-            tokens = support.gather(1, entry.unsqueeze(1)).squeeze(1)
-        return self._append(tokens, entry, lambda: probs)
+        return self._append(_tokens_of(entry, support), entry, lambda: probs)
 
     def _append(self, tokens: Tensor, entry: Tensor, probs: Callable[[], Tensor]) -> bool:
         """Append one node per row; entry [B] is the index of its token in the distribution, [B, V] or [B, S]."""
@@ -111,3 +115,8 @@ class ChainBuilder:
             return Draft.chain(tokens, SamplingScheme.ONE_HOT, valid=valid)
         support = torch.stack(self._support, 1) if self._support else None
         return Draft.chain(tokens, SamplingScheme.IID, probs=torch.stack(self._probs, 1), support=support, valid=valid)
+
+
+def _tokens_of(entry: Tensor, support: Tensor | None) -> Tensor:
+    """[B] int64: tokens of entries [B] of distributions over the tokens in support [B, S]; None: over all."""
+    return entry if support is None else support.gather(1, entry.unsqueeze(1)).squeeze(1)

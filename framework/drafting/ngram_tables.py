@@ -99,6 +99,10 @@ class NGramTables:
         self._num_contexts = num_contexts
         self._of_all = Continuations(slice(None), np.bincount(tokens, minlength=vocabulary_size), len(tokens))
 
+    def most_common(self, number: int) -> np.ndarray:
+        """[number] int64: the most frequent tokens, the smallest id on ties; tokens without a count come last."""
+        return np.argsort(-self._of_all.counts, kind="stable")[:number]
+
     def follow(self, node: int | None, token: int) -> int | None:
         """Node of a context extended by a token; None is a context that was never seen."""
         if node is None or node >= self._num_contexts:
@@ -121,7 +125,12 @@ class NGramTables:
 
 
 class TextCounts:
-    """Counts of all n-grams of a growing text up to an order; the cost per token is independent of its length."""
+    """Counts of all n-grams of a growing text up to an order; the cost per token is independent of its length.
+
+    Attributes:
+        tokens: the text.
+        distinct: its distinct tokens, in the order of their first occurrences.
+    """
 
     def __init__(self, order: int, vocabulary_size: int):
         """
@@ -130,6 +139,7 @@ class TextCounts:
             vocabulary_size: V.
         """
         self.tokens: list[int] = []
+        self.distinct: list[int] = []
         self._longest_context = order - 1
         self._of_all = np.zeros(vocabulary_size, dtype=np.int64)
         self._after: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
@@ -142,6 +152,8 @@ class TextCounts:
         context = self.tokens[-self._longest_context :] if self._longest_context else []
         for start in range(len(context)):
             self._after[tuple(context[start:])][token] += 1
+        if not self._of_all[token]:
+            self.distinct.append(token)
         self._of_all[token] += 1
         self.tokens.append(token)
 

@@ -11,6 +11,7 @@ from nltk.util import everygrams
 from scipy.stats import chisquare
 
 from drafters.ngram import SMOOTHINGS, NGram
+from framework.conformance import check_drafter
 from framework.core.draft import Draft, SamplingScheme
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -40,10 +41,15 @@ TARGET = SimpleNamespace(vocabulary_size=V, tokenizer=digits, device=CPU, model=
 
 
 def build(
-    order: int, smoothing: str, learn_from_context: bool = False, documents: list[str] | None = DOCUMENTS
+    order: int,
+    smoothing: str,
+    learn_from_context: bool = False,
+    documents: list[str] | None = DOCUMENTS,
+    top_k: int | None = None,
 ) -> NGram:
     corpus = None if documents is None else Documents(documents)
-    return NGram(TARGET, order=order, smoothing=smoothing, learn_from_context=learn_from_context, corpus=corpus)
+    options = {"order": order, "smoothing": smoothing, "learn_from_context": learn_from_context, "corpus": corpus}
+    return NGram(TARGET, **options, top_k=top_k)
 
 
 def rows(*prompts: list[int], width: int = 40) -> Sequences:
@@ -140,6 +146,51 @@ def test_temperature_zero_chooses_the_likeliest_token() -> None:
     assert greedy.tokens[0].tolist() == [2, 3, 4, 0]
 
 
+@pytest.mark.parametrize("learn_from_context", [False, True])
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("top_k", [1, 3, V + 1])
+def test_with_top_k_only_the_likeliest_tokens_are_drawn(top_k: int, smoothing: str, learn_from_context: bool) -> None:
+    generator = np.random.default_rng(top_k)
+    for documents in (DOCUMENTS, random_documents(generator), None)[: 2 + learn_from_context]:
+        texts = [[0, 1, 2], [3], [6], [6, 5, 6, 5], [5, 5, 0, 1], [0, 1, 2, 3, 4, 0, 1]]
+        drafter = build(3, smoothing, learn_from_context, documents, top_k)
+        draft = propose(drafter, rows(*texts), gamma=4, seed=top_k)
+        assert draft.support.shape == (len(texts), 4, min(top_k, V))
+        corpus = [[int(digit) for digit in text] for text in documents or []]
+        for row, text in enumerate(texts):
+            known = [*corpus, text] if learn_from_context else corpus
+            for node in range(draft.num_nodes):
+                everything = nltk_probs(3, smoothing, known, text + draft.tokens[row, :node].tolist())
+                support = draft.support[row, node].numpy()
+                assert len(set(support)) == len(support)
+                kept = everything[support]
+                np.testing.assert_allclose(kept.sum(), np.sort(everything)[::-1][:top_k].sum(), rtol=0, atol=1e-9)
+                np.testing.assert_allclose(draft.probs[row, node], kept / kept.sum(), rtol=0, atol=1e-6)
+                assert draft.tokens[row, node] in support[kept > 0]
+
+
+def test_with_top_k_temperature_and_truncation_apply_to_the_kept_tokens() -> None:
+    texts = [[0, 1], [3, 4, 0]]
+    plain, changed = (
+        propose(build(3, "laplace", top_k=4), rows(*texts), gamma=1, sampling=setting)
+        for setting in (Sampling(), Sampling(temperature=0.5, top_p=0.8))
+    )
+    assert torch.equal(plain.support, changed.support)
+    expected = Sampling(temperature=0.5, top_p=0.8).probs(plain.probs.log())
+    torch.testing.assert_close(changed.probs, expected, rtol=0, atol=1e-6)
+    whole, kept = (
+        propose(build(3, "witten_bell", top_k=top_k), rows(*texts), gamma=4, sampling=Sampling(temperature=0))
+        for top_k in (None, 2)
+    )
+    assert kept.support is None and torch.equal(kept.tokens, whole.tokens)
+
+
+@pytest.mark.parametrize("smoothing", ["longest_context", "witten_bell"])
+def test_with_top_k_the_contract_holds(smoothing: str) -> None:
+    options = {"order": 3, "smoothing": smoothing, "learn_from_context": True, "corpus": None}
+    check_drafter(lambda target: NGram(target, **options, top_k=3)).require()
+
+
 def test_ties_go_to_the_smallest_id() -> None:
     draft = propose(
         build(2, "longest_context", documents=["31", "32"]), rows([3]), gamma=1, sampling=Sampling(temperature=0)
@@ -200,6 +251,7 @@ def test_rows_do_not_interact(smoothing: str, learn_from_context: bool) -> None:
     [
         ({"order": 0}, "^order is "),
         ({"order": 2.0}, "^order is "),
+        ({"top_k": 0}, "^top_k is "),
         ({"smoothing": "kneser_ney"}, "^smoothing is "),
         ({"corpus": None}, "^learn_from_context is "),
         ({"corpus": Documents(["018"])}, "^corpus is "),
