@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import (
     Rewindable,
+    has_trees,
     is_refillable,
     models_of,
     most_nodes,
@@ -112,6 +113,8 @@ class Hierarchical:
             shape=self.drafter.shape,
             token_rule=self._rule.token_rule,
         )
+        if has_trees(self.drafter):
+            self.drafter.build_trees(sequences.num_rows, self._gamma)
         sequences = self._ahead(sequences)
         self._cache.begin_with(sequences)
         self.drafter.begin(sequences, prefill, sampling)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome
-from framework.core.drafter import ShouldContinue, is_stepwise, models_of, proposal
+from framework.core.drafter import ShouldContinue, has_trees, is_stepwise, models_of, proposal
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -95,6 +95,8 @@ class Online:
         self.scheme, self.shape, self.remembers = inner.scheme, inner.shape, True
         if hasattr(inner, "num_nodes"):
             self.num_nodes = inner.num_nodes
+        if has_trees(inner):
+            self.build_trees = inner.build_trees
         self.stepwise = is_stepwise(inner)
         self._drafter = inner
         self._parameters = parameters

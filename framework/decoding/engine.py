@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, Readout, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
-from framework.core.drafter import Drafter, compiles, has_trees, is_refillable, learns, most_nodes
+from framework.core.drafter import Drafter, compiles, drafts_on_host, has_trees, is_refillable, learns, most_nodes
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
@@ -17,7 +17,7 @@ from framework.decoding.generation import Generation
 from framework.decoding.prefill import prefill, prefill_rows
 from framework.decoding.refill import Queue, Refill
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows
+from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors
 from framework.metrics.stopwatch import Stopwatch
 from framework.metrics.tally import Tally
 from framework.models.target import Target
@@ -173,6 +173,8 @@ class Engine:
             outcome, packed = self._on_device.commit(decoding, draft, output, decoding.next_uniforms())
             self._on_device.read(decoding, packed)
         with stopwatch.stage("begin"):
+            if has_tensors(self.gamma_policy):
+                self.gamma_policy.move_to(torch.device("cpu") if drafts_on_host(self.drafter) else device)
             self.gamma_policy.begin()
             if has_trees(self.drafter):
                 self.drafter.build_trees(len(prompts), max_gamma)

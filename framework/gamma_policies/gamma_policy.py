@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
+import torch
 from torch import Tensor
 
 from framework.core.draft import DraftedNode, Readout
@@ -84,6 +85,19 @@ class WithRows(GammaPolicy, Protocol):
 def has_rows(policy: GammaPolicy) -> TypeGuard[WithRows]:
     """Whether the policy is one WithRows."""
     return hasattr(policy, "begin_rows")
+
+
+class WithTensors(GammaPolicy, Protocol):
+    """Optional: a policy with tensors that serve all generations."""
+
+    def move_to(self, device: torch.device) -> None:
+        """Move them to the device of the drafts' distributions; called before `begin`."""
+        ...
+
+
+def has_tensors(policy: GammaPolicy) -> TypeGuard[WithTensors]:
+    """Whether the policy is one WithTensors."""
+    return hasattr(policy, "move_to")
 
 
 def check_gamma(option: str, value: object, *, least: int) -> None:

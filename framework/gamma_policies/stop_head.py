@@ -1,5 +1,6 @@
 """Drafts that end when a trained head predicts a rejection (SpecDec++; Huang, Guo and Wang, 2024)."""
 
+import torch
 from torch import Tensor
 
 from framework.core.draft import DraftedNode, Readout
@@ -36,8 +37,11 @@ class StopHead:
         self.threshold = threshold
         self._head = load_head(path)
 
+    def move_to(self, device: torch.device) -> None:
+        self._head.to(device)
+
     def should_continue(self, node: DraftedNode) -> Tensor:
-        chance = self._head.to(node.probs.device).chance(node)
+        chance = self._head.chance(node)
         self._all_kept = chance if node.depth == 1 else self._all_kept * chance
         return self._all_kept >= self.threshold
 

@@ -15,7 +15,7 @@ from experiments.measurement.bench import measure
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.measurement.timing import timed
-from experiments.proof.tiny_drafters import NAMES, tiny_factory
+from experiments.proof.tiny_drafters import NAMES, drafter_node, tiny_factory, tiny_factory_of
 from experiments.tracking.tracker import Point
 from framework.conformance.tiny_models import VOCABULARY, tiny_model, tiny_tokenizer
 from framework.core.draft import Readout
@@ -97,10 +97,7 @@ def target_on(device, family):
 
 
 def rounds_on_both(targets, make_drafter, *, verifier=None, policy=FIXED):
-    """Check that both devices decode the same tokens; returns the rounds on the GPU that the budget does not shorten.
-
-    The first round is left out: policies copy what they reuse to the device in it.
-    """
+    """Check that both devices decode the same tokens; returns the GPU's rounds that the budget does not shorten."""
 
     def engines_on(target):
         parts = {"drafter": make_drafter(target=target), "verifier": verifier, "gamma_policy": policy}
@@ -110,7 +107,7 @@ def rounds_on_both(targets, make_drafter, *, verifier=None, policy=FIXED):
     with pretended_gpu() as gpu:
         decoded = [decode(each, gpu) for each in engines_on(targets.on_gpu)]
     assert [tokens for tokens, _ in decoded] == expected
-    return [each for _, rounds in decoded for each in rounds][1:]
+    return [each for _, rounds in decoded for each in rounds]
 
 
 @torch.no_grad()
@@ -135,6 +132,12 @@ def most(rounds):
 def test_every_drafter(name, targets):
     rounds = rounds_on_both(targets, tiny_factory(name, VOCABULARY))
     assert most(rounds) == DRAFTERS[name], rounds
+
+
+def test_an_ngram_model_of_the_likeliest_tokens(targets):
+    node = OmegaConf.merge(drafter_node("ngram"), {"top_k": 5})
+    rounds = rounds_on_both(targets, tiny_factory_of(node, VOCABULARY))
+    assert most(rounds) == InARound(waits=1, uploads=5), rounds  # the tokens that have the probabilities, too
 
 
 @pytest.mark.parametrize("name", rules())
