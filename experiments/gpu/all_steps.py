@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.gpu.findings import FAILED, Check, StepResult, load, store
+from experiments.gpu.plain_options import ROOT
 from experiments.gpu.table import markdown
 
 STEPS = ("facts", "exactness", "synchronisations", "graphs", "speed", "long_and_wide", "bf16")
 SIZES = ("auto", "full", "miniature")
 PAGE = "gpu_acceptance.md"
 STEP_FAILED = 3  # exit status of a process that has ended, and kept, a failed step
-ROOT = Path(__file__).parents[2]
 
 
 def accept(settings: Mapping[str, Any], folder: Path) -> int:

@@ -1,6 +1,6 @@
 """The step `exactness`: tokens equal to plain decoding's and Hugging Face's, and samples that follow the target."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -13,8 +13,9 @@ from experiments.corpora.grammar_pairs import GrammarPairs
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import DRAFTERS, ZOO, drafter_named, embedded_target, library_prompts
 from experiments.gpu.random_models import drafter_for, random_prompts, random_target
-from experiments.gpu.rounds import DRAWN, GREEDY, NUCLEUS, engine_of
+from experiments.gpu.rounds import DRAWN, GREEDY, NUCLEUS, engine_of, tokens_of
 from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.measurement.timing import Decoder
 from framework.conformance.goodness_of_fit import continuation_distribution
 from framework.conformance.tiny_models import tiny_model, tiny_tokenizer
 from framework.core.drafter import Drafter
@@ -73,11 +74,11 @@ class Greedy:
         """Decode by Hugging Face and by the baseline, which all drafters are compared with."""
         plain = Autoregressive(target=self._target, sampling=GREEDY)
         hugging_face = HuggingFaceGenerate(target=self._target, sampling=GREEDY)
-        self._expected = {"Hugging Face": self._one_by_one(hugging_face.generate)}
-        alone = self._one_by_one(plain.generate)
+        self._expected = {"Hugging Face": self._one_by_one(hugging_face)}
+        alone = self._one_by_one(plain)
         self._check(f"{self._name}baseline, B=1", alone)
         self._expected["the baseline"] = alone
-        self._check(f"{self._name}baseline, B={len(self._prompts)}", self._together(plain.generate))
+        self._check(f"{self._name}baseline, B={len(self._prompts)}", tokens_of(plain, self._prompts, self._stopping))
 
     def check_drafter(self, name: str) -> None:
         self.check_engine(name, engine_of(self._target, drafter_named(name, self._target), GREEDY))
@@ -90,8 +91,8 @@ class Greedy:
         """
         if "the baseline" not in self._expected:
             raise ValueError("there is no baseline to compare with")
-        self._check(f"{name}, B=1", self._one_by_one(engine.generate))
-        self._check(f"{name}, B={len(self._prompts)}", self._together(engine.generate))
+        self._check(f"{name}, B=1", self._one_by_one(engine))
+        self._check(f"{name}, B={len(self._prompts)}", tokens_of(engine, self._prompts, self._stopping))
 
     def _check(self, name: str, got: list[list[int]]) -> None:
         found = {
@@ -105,15 +106,8 @@ class Greedy:
         measured = f"{words}{', margins ' + ' '.join(margins) if margins else ''}"
         self._findings.require(f"{name}: greedy tokens", holds and num_tokens > 0, measured, "equal, but for near-ties")
 
-    def _one_by_one(self, generate: Callable[..., Any]) -> list[list[int]]:
-        return [
-            generate([prompt], stopping=self._stopping, seeds=[row]).tokens[0]
-            for row, prompt in enumerate(self._prompts)
-        ]
-
-    def _together(self, generate: Callable[..., Any]) -> list[list[int]]:
-        seeds = list(range(len(self._prompts)))
-        return generate(self._prompts, stopping=self._stopping, seeds=seeds).tokens
+    def _one_by_one(self, decoder: Decoder) -> list[list[int]]:
+        return [tokens_of(decoder, [prompt], self._stopping)[0] for prompt in self._prompts]
 
 
 def check_t5(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> None:
@@ -180,19 +174,14 @@ class Pair:
 
     def check(self, name: str) -> None:
         """Decode the prompts as a batch, eagerly and compiled, with the same seeds."""
-        eager, compiled = (self._tokens(self._decoder(name, compiled=mode)) for mode in (False, True))
-        same = sum(left == right for left, right in zip(eager, compiled, strict=True))
-        self._findings.require(
-            f"{name}, compiled, T=1: tokens by seed", same == len(eager), f"{same} of {len(eager)} texts equal", "equal"
-        )
+        stopping = Stopping(max_new_tokens=self._sizes["new_tokens"])
+        decoders = (self._decoder(name, compiled=mode) for mode in (False, True))
+        eager, compiled = (tokens_of(each, self._prompts, stopping) for each in decoders)
+        self._findings.require_equal(f"{name}, compiled, T=1: tokens by seed", compiled, eager)
 
-    def _decoder(self, name: str, *, compiled: bool) -> Autoregressive | Engine:
+    def _decoder(self, name: str, *, compiled: bool) -> Decoder:
         if name == "baseline":
             return Autoregressive(target=self._target, sampling=DRAWN, compiled=compiled)
         sizes = self._sizes["drafter"]
         drafter = drafter_for(name, sizes, self._target) if self._random else drafter_named(name, self._target)
         return engine_of(self._target, drafter, DRAWN, compiled=compiled)
-
-    def _tokens(self, decoder: Autoregressive | Engine) -> list[list[int]]:
-        stopping = Stopping(max_new_tokens=self._sizes["new_tokens"])
-        return decoder.generate(self._prompts, stopping=stopping, seeds=list(range(len(self._prompts)))).tokens

@@ -101,6 +101,11 @@ class Findings:
         """Add a check that means the same on every device."""
         self._add(Check(name, measured, bound, HOLDS if holds else FAILED))
 
+    def require_equal(self, name: str, got: list[list[int]], expected: list[list[int]]) -> None:
+        """Add a check that all texts, as tokens, are the expected ones."""
+        same = sum(left == right for left, right in zip(got, expected, strict=True))
+        self.require(name, same == len(expected), f"{same} of {len(expected)} texts equal", "equal")
+
     def note(self, **facts: Any) -> None:
         """Keep further values."""
         self.result.facts |= facts

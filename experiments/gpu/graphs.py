@@ -11,7 +11,8 @@ from torch._dynamo.utils import counters
 from experiments.gpu.findings import Findings
 from experiments.gpu.profiling import memory, profiled
 from experiments.gpu.random_models import drafter_for, random_prompts, random_target
-from experiments.gpu.rounds import PEAKED, begin_decoding, engine_of, run_rounds
+from experiments.gpu.rounds import PEAKED, begin_decoding, engine_of, run_rounds, tokens_of
+from experiments.measurement.timing import Decoder
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
@@ -50,7 +51,7 @@ class Graphs:
         narrow, wide = self._sizes["new_tokens"]
         expected = {budget: self._tokens(eager, budget) for budget in (narrow, wide)}
         plain, graph = (Autoregressive(target=self._target, sampling=PEAKED, compiled=mode) for mode in (False, True))
-        turns: list[tuple[str, Engine | Autoregressive, int, list[list[int]]]] = [
+        turns: list[tuple[str, Decoder, int, list[list[int]]]] = [
             ("narrow", compiled, narrow, expected[narrow]),
             ("wide", compiled, wide, expected[wide]),
             ("baseline in between", graph, narrow, self._tokens(plain, narrow)),
@@ -59,13 +60,10 @@ class Graphs:
             ("wide again", compiled, wide, expected[wide]),
         ]
         for turn, decoder, budget, tokens in turns:
-            same = sum(left == right for left, right in zip(self._tokens(decoder, budget), tokens, strict=True))
-            measured = f"{same} of {len(tokens)} texts equal to the eager loop's"
-            self._findings.require(f"{name}, {turn}: tokens by seed", same == len(tokens), measured, "equal")
+            self._findings.require_equal(f"{name}, {turn}: tokens by seed", self._tokens(decoder, budget), tokens)
 
-    def _tokens(self, decoder: Engine | Autoregressive, budget: int) -> list[list[int]]:
-        stopping = Stopping(max_new_tokens=budget)
-        return decoder.generate(self._prompts, stopping=stopping, seeds=list(range(len(self._prompts)))).tokens
+    def _tokens(self, decoder: Decoder, budget: int) -> list[list[int]]:
+        return tokens_of(decoder, self._prompts, Stopping(max_new_tokens=budget))
 
     def _check_rounds(self, name: str, engine: Engine) -> None:
         device, rounds, watched = self._target.device, self._sizes["rounds"], self._sizes["profiled_rounds"]

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -12,12 +11,12 @@ import torch
 import yaml
 
 from experiments.corpora.standard_library import StandardLibrary
+from experiments.gpu.plain_options import CONF, ROOT
 from framework.core.drafter import Drafter
 from framework.models.pretrained import load_target
 from framework.models.target import Target
 
-ROOT = Path(__file__).parents[2]
-CONF, ZOO = ROOT / "conf", ROOT / "experiments" / "zoo"
+ZOO = ROOT / "experiments" / "zoo"
 DRAFTERS = sorted(path.stem for path in (CONF / "drafter").glob("*.yaml"))
 REFERENCE = re.compile(r"\$\{(zoo:|target\.)([\w/.]+)\}")
 

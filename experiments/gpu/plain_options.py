@@ -9,7 +9,8 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
-CONF = Path(__file__).parents[2] / "conf" / "gpu_acceptance.yaml"
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
 NEEDED = ("torch", "transformers", "safetensors", "numpy", "yaml")
 OF_HYDRA = ("hydra", "omegaconf", "rich")
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -50,7 +51,7 @@ def settings_from(arguments: Sequence[str]) -> dict[str, Any]:
     """
     import yaml
 
-    settings = yaml.safe_load(CONF.read_text(encoding="utf-8"))
+    settings = yaml.safe_load((CONF / "gpu_acceptance.yaml").read_text(encoding="utf-8"))
     for key in ("defaults", "hydra"):
         del settings[key]
     for argument in arguments:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from experiments.measurement.timing import Decoder
 from framework.core.drafter import Drafter
 from framework.core.sampling import Sampling
 from framework.decoding.device_round import Decoding
@@ -23,6 +24,11 @@ def engine_of(target: Target, drafter: Drafter, sampling: Sampling, *, compiled:
     """Engine with a constant gamma."""
     policy = Fixed(gamma=others.pop("gamma", GAMMA))
     return Engine(target=target, drafter=drafter, gamma_policy=policy, sampling=sampling, compiled=compiled, **others)
+
+
+def tokens_of(decoder: Decoder, prompts: list[list[int]], stopping: Stopping) -> list[list[int]]:
+    """New tokens of the prompts as one batch, where the number of a row is its seed."""
+    return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tokens
 
 
 def begin_decoding(engine: Engine, prompts: list[list[int]], *, rounds: int) -> Decoding:
