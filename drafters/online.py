@@ -95,10 +95,10 @@ class Online:
         self.scheme, self.shape, self.remembers = inner.scheme, inner.shape, True
         if hasattr(inner, "num_nodes"):
             self.num_nodes = inner.num_nodes
-        if has_trees(inner):
-            self.build_trees = inner.build_trees
         self.stepwise = is_stepwise(inner)
         self._drafter = inner
+        if has_trees(inner):
+            self.build_trees = inner.build_trees
         self._parameters = parameters
         self._optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
         self._loss = DIVERGENCES[loss]
