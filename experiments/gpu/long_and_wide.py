@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import drafter_named
 from experiments.gpu.profiling import peak, profiled, reset_peak, seconds_each
-from experiments.gpu.random_models import random_prompts, random_target
+from experiments.gpu.random_models import random_llama, random_prompts, random_target_of
 from experiments.gpu.rounds import DRAWN, NUCLEUS, begin_decoding, engine_of
 from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
 from framework.core.sampling import draw, least_by_bits, least_by_sorting
 from framework.core.tree import Tree
+from framework.models.attention import AUTO, FLEX
 from framework.models.target import Target
 from framework.verifiers.default_verifier import default_verifier
 
@@ -23,44 +25,41 @@ TIMES = 10  # runs of each pass, and of verification
 
 
 def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> None:
-    passes = Passes(findings, sizes, device)
-    for name, text in sizes["texts"].items():
-        findings.attempt(name, partial(passes.check, name, text["rows"], text["tokens"]))
-    del passes
     for rows in sizes["verified_rows"]:
         run_rows = partial(check_verification, findings, rows, sizes["vocabulary"], sizes["dtype"], device)
         findings.attempt(f"verification, B={rows}", run_rows)
+    model = random_llama(sizes["target"], device=device, dtype=sizes["dtype"])
+    for attention in (AUTO, FLEX):
+        for name, text in sizes["texts"].items():
+            part = name if attention == AUTO else f"{name}, {attention}"
+            findings.attempt(part, partial(check_passes, findings, model, attention, part, **text))
 
 
-class Passes:
-    """Passes of one target over texts of several lengths and numbers of rows."""
-
-    def __init__(self, findings: Findings, sizes: Mapping[str, Any], device: torch.device):
-        self._findings = findings
-        self._target = random_target(sizes["target"], device=device, dtype=sizes["dtype"])
-
-    def check(self, name: str, rows: int, tokens: int) -> None:
-        """Read texts of that many tokens, then time the passes of a round after them."""
-        device = self._target.device
-        reset_peak(device)
-        engine = engine_of(self._target, drafter_named("prompt_lookup", self._target), DRAWN, gamma=len(PARENTS))
-        sequences = begin_decoding(engine, random_prompts(self._target, [tokens] * rows), rounds=4).sequences
-        nodes = torch.randint(self._target.vocabulary_size, (rows, len(PARENTS)), device=device)
-        fed = torch.cat([sequences.pending.unsqueeze(1), nodes], 1)
-        tree = Tree.shared(PARENTS, rows, device)
-        passes = {
-            "one row": partial(pass_over, self._target, fed[:, :1], sequences.lengths - 1, sequences.longest, None),
-            "five rows": partial(pass_over, self._target, fed, sequences.lengths - 1, sequences.longest, None),
-            "tree of five": partial(pass_over, self._target, fed, sequences.lengths - 1, sequences.longest, tree),
-        }
-        kernels = {}
-        for each, run_pass in passes.items():
-            kernels[each] = kernel_seconds(run_pass, device)
-            self._findings.measure(f"{name}, {each}: kernels of a pass", 1000 * kernels[each], "ms")
-        for each in ("five rows", "tree of five"):
-            self._findings.measure(f"{name}, {each}: over one row", kernels[each] / kernels["one row"])
-        for kind, size in peak(device).items():
-            self._findings.measure(f"{name}: peak of {kind} memory", size / 2**30, "GiB")
+def check_passes(
+    findings: Findings, model: PreTrainedModel, attention: str, name: str, *, rows: int, tokens: int
+) -> None:
+    """Read texts of that many tokens, then time the passes of a round after them."""
+    target = random_target_of(model, attention)
+    device = target.device
+    reset_peak(device)
+    engine = engine_of(target, drafter_named("prompt_lookup", target), DRAWN, gamma=len(PARENTS))
+    sequences = begin_decoding(engine, random_prompts(target, [tokens] * rows), rounds=4).sequences
+    nodes = torch.randint(target.vocabulary_size, (rows, len(PARENTS)), device=device)
+    fed = torch.cat([sequences.pending.unsqueeze(1), nodes], 1)
+    tree = Tree.shared(PARENTS, rows, device)
+    passes = {
+        "one row": partial(pass_over, target, fed[:, :1], sequences.lengths - 1, sequences.longest, None),
+        "five rows": partial(pass_over, target, fed, sequences.lengths - 1, sequences.longest, None),
+        "tree of five": partial(pass_over, target, fed, sequences.lengths - 1, sequences.longest, tree),
+    }
+    kernels = {}
+    for each, run_pass in passes.items():
+        kernels[each] = kernel_seconds(run_pass, device)
+        findings.measure(f"{name}, {each}: kernels of a pass", 1000 * kernels[each], "ms")
+    for each in ("five rows", "tree of five"):
+        findings.measure(f"{name}, {each}: over one row", kernels[each] / kernels["one row"])
+    for kind, size in peak(device).items():
+        findings.measure(f"{name}: peak of {kind} memory", size / 2**30, "GiB")
 
 
 def pass_over(target: Target, tokens: Tensor, start: Tensor, longest: int, tree: Tree | None) -> object:

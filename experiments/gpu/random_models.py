@@ -37,9 +37,14 @@ def random_llama(sizes: Mapping[str, Any], *, device: torch.device, dtype: str, 
 
 def random_target(sizes: Mapping[str, Any], *, device: torch.device, dtype: str) -> Target:
     """A target with random weights and an unused tokenizer."""
-    model = random_llama(sizes, device=device, dtype=dtype)
-    cached = served(model, AUTO, vocabulary_size=sizes["vocab_size"])
-    return Target(cached, tiny_tokenizer(), vocabulary_size=sizes["vocab_size"], fingerprint="random")
+    return random_target_of(random_llama(sizes, device=device, dtype=dtype), AUTO)
+
+
+def random_target_of(model: PreTrainedModel, attention: str) -> Target:
+    """A target of a random model, with an attention implementation of `target.attention` and an unused tokenizer."""
+    width = model.config.vocab_size
+    cached = served(model, attention, vocabulary_size=width)
+    return Target(cached, tiny_tokenizer(), vocabulary_size=width, fingerprint="random")
 
 
 def drafter_for(name: str, sizes: Mapping[str, Any], target: Target) -> Drafter:

@@ -1,23 +1,26 @@
-"""Attention implementations that a model may run with; among them our own, which reads shared keys once.
+"""Attention implementations that a model may run with; two of them are our own, and read shared keys once.
 
 B rows, M tokens read, W slots seen, K key-value heads, G query heads for each of these, D size of a key, E of a value.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-NAME = "fused"
-# Flash attention takes no explicit mask, and flex attention no dense one.
-IMPLEMENTATIONS = (NAME, "sdpa", "eager")
-AUTO = "auto"  # fused attention if the probe passes with it, else the model's own
+NAME, FLEX = OURS = ("fused", "flex")
+# Flash attention takes no explicit mask. transformers' flex attention repeats keys unless the number of heads is a
+# power of two, and on a CPU compiles a kernel for every shape of an eager pass.
+IMPLEMENTATIONS = (*OURS, "sdpa", "eager")
+AUTO = "auto"  # fused attention if the probe passes with it, else the model's own; no GPU has measured flex attention
 CHOICES = (AUTO, *IMPLEMENTATIONS)
 MOST_TOKENS = 16  # over all rows; sdpa is faster for more
 # Arguments of transformers' sdpa, which is called if dropout or position_bias is in use.
@@ -56,9 +59,11 @@ def running_with(model: PreTrainedModel, implementation: str) -> Iterator[None]:
 
 
 def register() -> None:
-    """Register fused attention with transformers under its name."""
+    """Register both attentions of this module with transformers under their names."""
     AttentionInterface.register(NAME, fused_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionInterface.register(FLEX, blockwise_attention)
+    for name in OURS:
+        AttentionMaskInterface.register(name, sdpa_mask)
 
 
 def fused_attention(
@@ -93,8 +98,7 @@ def fused_attention(
     Raises:
         TypeError: an argument, or a combination of arguments, is not implemented.
     """
-    if unknown := [name for name in others if name not in KNOWN_ARGUMENTS and not _is_off(others[name])]:
-        raise TypeError(f"fused attention does not implement {', '.join(unknown)}; use attention=eager or sdpa")
+    _refuse_unknown(NAME, others, KNOWN_ARGUMENTS, "eager or sdpa")
     num_rows, num_heads, num_tokens, size = query.shape
     plain = softcap is None and s_aux is None
     causal = attention_mask is None and num_tokens > 1
@@ -128,8 +132,68 @@ def fused_attention(
     return mixed.reshape(num_rows, num_heads, num_tokens, -1).transpose(1, 2).contiguous(), None
 
 
+def blockwise_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: BlockMask | Tensor | None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """PyTorch's flex attention: kernels that compute the mask, and skip blocks of slots that no token sees.
+
+    Calls without a BlockMask, as for prompts and cross-attention, go to fused attention. Compiled graphs hold a fused
+    kernel, and so do eager passes on a GPU; eager passes on a CPU compute all scores. Arguments and results are those
+    of `fused_attention`; sinks, position biases and dropout are not implemented.
+
+    Raises:
+        TypeError: an argument is not implemented.
+    """
+    if not isinstance(attention_mask, BlockMask):
+        return fused_attention(module, query, key, value, attention_mask, softcap, s_aux, **others)
+    known = KNOWN_ARGUMENTS - {"position_bias", "dropout"}
+    _refuse_unknown(FLEX, others | {"s_aux": s_aux}, known, NAME)
+    as_is = torch.compiler.is_compiling() or query.device.type == "cpu"
+    attend: Callable[..., Tensor] = flex_attention if as_is else _compiled_flex()
+    mixed = attend(
+        query,
+        key,
+        value,
+        score_mod=None if softcap is None else _softcapped(softcap),
+        block_mask=attention_mask,
+        scale=others.get("scaling"),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+def _softcapped(softcap: float) -> Callable[..., Tensor]:
+    """Change of a score in flex attention."""
+
+    def change(score: Tensor, row: Tensor, head: Tensor, token: Tensor, slot: Tensor) -> Tensor:
+        return softcap * (score / softcap).tanh()
+
+    return change
+
+
+@cache
+def _compiled_flex() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention)
+
+
+def _refuse_unknown(name: str, arguments: dict[str, Any], known: set[str], instead: str) -> None:
+    """
+    Raises:
+        TypeError: an argument that is in use is not among the known ones.
+    """
+    if unknown := [each for each, value in arguments.items() if each not in known and not _is_off(value)]:
+        raise TypeError(f"{name} attention does not implement {', '.join(unknown)}; use attention={instead}")
+
+
 def _is_off(argument: object) -> bool:
-    return argument is None or argument is False
+    return not isinstance(argument, Tensor) and not argument  # dropout is 0.0
 
 
 def _products(query: Tensor, key: Tensor, few: bool) -> Tensor:

@@ -3,16 +3,25 @@
 B rows, M tokens read, W slots seen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.functional import pad
 from transformers import PretrainedConfig
 
 from framework.models.attention import as_scores
 
+T = TypeVar("T")
+SeesSlot = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Whether a token sees a slot: a bool from row, head, token and slot, each a number in a tensor."""
+
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # kinds of layers in `layer_types`
 SPAN_SIZES = ("sliding_window", "attention_chunk_size")  # config keys with the span of the last two kinds
+BLOCK = 128  # tokens, and slots, in a block of a block mask: PyTorch's own size
 
 
 @dataclass(frozen=True)
@@ -27,13 +36,90 @@ class Span:
         """Most positions that a query sees, its own included; None: all up to its own."""
         return self.window or self.chunk
 
-    def within(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """[B, M, W] bool from positions [B, M] and [1 or B, W] int64; None where the span excludes nothing."""
+    def first(self, queries: Tensor) -> Tensor | None:
+        """First position that each query sees, from positions [B, M] int64; may be negative; None: always 0."""
         if self.window:
-            return keys.unsqueeze(1) > queries.unsqueeze(2) - self.window
+            return queries - (self.window - 1)
         if self.chunk:
-            return keys.unsqueeze(1) // self.chunk == queries.unsqueeze(2) // self.chunk
+            return queries // self.chunk * self.chunk
         return None
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Tokens of a tree of R rows, pending and its nodes, in consecutive slots.
+
+    Attributes:
+        start: [B] int64: slot of row 0.
+        positions: [B, M] int64: positions of the tokens read.
+        sees: [B, M, R] bool: rows that each token read sees.
+        depth: [B, R] int64: depths of all rows.
+    """
+
+    start: Tensor
+    positions: Tensor
+    sees: Tensor
+    depth: Tensor
+
+    def since(self, first: Tensor) -> SeesSlot:
+        """Which slots a token sees: its ancestors', and all before the tree, from position first [B, M] on."""
+        start = self.start
+        recent = self.start.view(-1, 1, 1) + self.depth.unsqueeze(1) >= first.unsqueeze(2)
+        rows = pad(self.sees & recent, (0, 1))  # the last entry is for all slots after the tree
+        last = torch.full_like(start, self.sees.shape[2])  # as a tensor: kernels on a GPU take no varying numbers
+
+        def sees(row: Tensor, head: Tensor, token: Tensor, slot: Tensor) -> Tensor:
+            # Slots before the tree are seen like its row 0.
+            place = torch.minimum((slot - start[row]).clamp(min=0), last[row])
+            return (slot >= first[row, token]) & rows[row, token, place]
+
+        return sees
+
+
+def _up_to(slots: Tensor, first: Tensor) -> SeesSlot:
+    """Which slots a token sees: those from first to its own; both [B, M] int64."""
+
+    def sees(row: Tensor, head: Tensor, token: Tensor, slot: Tensor) -> Tensor:
+        return (slot >= first[row, token]) & (slot <= slots[row, token])
+
+    return sees
+
+
+def _block_mask(sees: SeesSlot, first: Tensor, last: Tensor, whole: Tensor, num_slots: int) -> BlockMask:
+    """BlockMask for tokens that see no slot before `first` or after `last`, and all from `first` to `whole`.
+
+    Args:
+        sees: whether a token sees a slot.
+        first: [B, M] int64, like `last` and `whole`.
+        num_slots: W; tokens that nobody needs may be beyond.
+    """
+    num_blocks = (num_slots + BLOCK - 1) // BLOCK
+    first, last, whole = (each.clamp(0, num_slots - 1) for each in (first, last, whole))
+    # Of every block of tokens, [B, blocks of tokens]: it reads the blocks of slots from `begin` up to `end`, those from
+    # `begin_whole` up to `end_whole` without a mask.
+    begin = _of_blocks(torch.Tensor.amin, first) // BLOCK
+    end = _of_blocks(torch.Tensor.amax, last) // BLOCK + 1
+    begin_whole = (_of_blocks(torch.Tensor.amax, first) + BLOCK - 1) // BLOCK
+    end_whole = torch.maximum(begin_whole, (_of_blocks(torch.Tensor.amin, whole) + 1) // BLOCK)
+    num_whole = end_whole - begin_whole
+    place = torch.arange(num_blocks, device=last.device)
+    left_out = torch.where(place < (begin_whole - begin).unsqueeze(2), 0, num_whole.unsqueeze(2))
+    masked, unmasked = begin.unsqueeze(2) + place + left_out, begin_whole.unsqueeze(2) + place
+    return BlockMask.from_kv_blocks(
+        (end - begin - num_whole).int().unsqueeze(1),
+        masked.clamp(max=num_blocks - 1).int().unsqueeze(1),
+        num_whole.int().unsqueeze(1),
+        unmasked.clamp(max=num_blocks - 1).int().unsqueeze(1),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=sees,
+        seq_lengths=(last.shape[1], num_slots),
+        compute_q_blocks=False,  # for gradients alone
+    )
+
+
+def _of_blocks(reduce: Callable[[Tensor, int], Tensor], values: Tensor) -> Tensor:
+    """[B, blocks of tokens]: values [B, M] reduced over every block of tokens."""
+    return torch.stack([reduce(tokens, 1) for tokens in values.split(BLOCK, 1)], 1)
 
 
 class AttentionMasks:
@@ -70,11 +156,36 @@ class AttentionMasks:
             keys: [1 or B, W] int64 positions of the tokens in the slots.
             dtype: dtype of the scores.
         """
-        masks: dict[Span, Tensor] = {}
-        for span in self.spans.values():
-            if span not in masks:
-                within = span.within(queries, keys)
-                masks[span] = additive(sees if within is None else sees & within, dtype)
+
+        def of_span(span: Span) -> Tensor:
+            first = span.first(queries)
+            return additive(sees if first is None else sees & (keys.unsqueeze(1) >= first.unsqueeze(2)), dtype)
+
+        return self._of_every_kind(of_span)
+
+    def in_blocks(
+        self, slots: Tensor, visible: int, branches: "Branches | None" = None
+    ) -> BlockMask | dict[str, BlockMask | None]:
+        """Masks for flex attention: functions of slots, and the blocks of slots to read.
+
+        Args:
+            slots: [B, M] int64: slots of the tokens read.
+            visible: W.
+            branches: structure of the tokens if they are a tree; None: each token's slot is its position.
+        """
+
+        def of_span(span: Span) -> BlockMask:
+            first = span.first(slots if branches is None else branches.positions)
+            first = torch.zeros_like(slots) if first is None else first
+            if branches is None:
+                return _block_mask(_up_to(slots, first), first, slots, slots, visible)
+            whole = branches.start.unsqueeze(1).expand_as(slots)
+            return _block_mask(branches.since(first), first, slots, whole, visible)
+
+        return self._of_every_kind(of_span)
+
+    def _of_every_kind(self, mask_of: Callable[[Span], T]) -> T | dict[str, T | None]:
+        masks = {span: mask_of(span) for span in dict.fromkeys(self.spans.values())}
         if len(masks) == 1:
             return next(iter(masks.values()))
         return dict.fromkeys(self._unmasked) | {kind: masks[span] for kind, span in self.spans.items()}

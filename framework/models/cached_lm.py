@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from framework.core.sequences import Sequences
 from framework.core.tree import Tree
-from framework.models.attention import attention_of, own_attention, running_with
-from framework.models.attention_masks import AttentionMasks
+from framework.models.attention import FLEX, attention_of, own_attention, running_with
+from framework.models.attention_masks import AttentionMasks, Branches
 from framework.models.cache_slots import Slots
 from framework.models.encoder_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
 from framework.models.forward_output import ForwardOutput, OutputLayerHook, rows_of
@@ -79,6 +79,7 @@ class CachedLM:
         self.num_known = min(config.vocab_size, num_known or config.vocab_size)
         self._slots = Slots(num_decoder_layers(model), context=self.context, kinds=cache_kinds(config))
         self.masks = AttentionMasks(config)
+        self._masks_in_blocks = self.attention == FLEX
         states = RecurrentStates.of(self._slots.cache)
         self.recurrent = None if states is None else RecurrentReader(states, self._slots)
         self._decoder: Any = WithoutPositions(model) if only_recurrent_layers(config) else model
@@ -248,15 +249,13 @@ class CachedLM:
             slots = (start.unsqueeze(1) + slots).clamp_(max=self._slots.capacity - 1)
         visible = min(visible, self._slots.capacity)
         key_positions = self._slots.ids[:visible].unsqueeze(0)
-        if tree is None or tree.is_chain:
-            positions = slots
-            sees = None if self._needs_no_mask(start, slots, visible) else self._slots.causal(slots, visible)
-        else:
+        positions, branches = slots, None
+        if tree is not None and not tree.is_chain:
             assert start is not None, "a tree needs start, the position of pending"
             positions = start.unsqueeze(1) + tree.depth[:, first : first + num_tokens]
             key_positions = self._slots.positions_of_tree(start, tree.depth, visible)
-            sees = self._slots.of_tree(start, tree.sees[:, first : first + num_tokens], visible)
-        mask = None if sees is None else self.masks.of(sees, positions, key_positions, self.model.dtype)
+            branches = Branches(start, positions, tree.sees[:, first : first + num_tokens], tree.depth)
+        mask = self._mask(start, slots, key_positions, branches)
         if self.num_known < self.vocabulary_size:
             tokens = tokens.clamp(max=self.num_known - 1)
         # Inference mode saves a twentieth of the pass.
@@ -320,6 +319,25 @@ class CachedLM:
         if model.get_output_embeddings() is not self.model.get_output_embeddings():
             shared._output_layer = OutputLayerHook(model)
         return shared
+
+    def _mask(self, start: Tensor | None, slots: Tensor, key_positions: Tensor, branches: Branches | None) -> Any:
+        """Attention mask of a pass, for all layers or by kind of layer; None: plainly causal, or every slot is seen.
+
+        Args:
+            start: as for `forward`.
+            slots: [B, M] int64: slots that the pass writes.
+            key_positions: [1 or B, W] int64: positions of the tokens in the slots seen.
+            branches: structure of the tokens if they are a tree.
+        """
+        visible = key_positions.shape[1]
+        if branches is None and self._needs_no_mask(start, slots, visible):
+            return None
+        if self._masks_in_blocks:
+            return self.masks.in_blocks(slots, visible, branches)
+        if branches is None:
+            return self.masks.of(self._slots.causal(slots, visible), slots, key_positions, self.model.dtype)
+        sees = self._slots.of_tree(branches.start, branches.sees, visible)
+        return self.masks.of(sees, branches.positions, key_positions, self.model.dtype)
 
     def _needs_no_mask(self, start: Tensor | None, slots: Tensor, visible: int) -> bool:
         """Whether a pass is plainly causal or one token that sees all slots: attention is faster without a mask."""

@@ -37,7 +37,7 @@ from framework.core.option_error import (
 from framework.core.validation import check_whole
 from framework.kernels.int8_linear import round_to_int8
 from framework.models import attention as fused_attention
-from framework.models.attention import AUTO, CHOICES, can_change, own_attention
+from framework.models.attention import AUTO, CHOICES, OURS, can_change, own_attention
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 from framework.models.generation_options import active_options, check_generation
 from framework.models.hub import why_unreachable
@@ -79,7 +79,7 @@ def load_target(
         path: a local folder in Hugging Face format, or a hub name.
         dtype: float32, bfloat16, float16 or float64.
         device: a torch device; "auto": a GPU if there is one, else the CPU.
-        attention: fused, sdpa or eager; auto: fused if the probe passes with it, else the model's own.
+        attention: fused, flex, sdpa or eager; auto: fused if the probe passes with it, else the model's own.
         context: most positions to use; None: the model's own limit.
         device_map: placement by transformers over several GPUs: auto, balanced, balanced_low_0, sequential, or a dict
             from part of the model to GPU. Tokens and distributions are on the device of the embeddings. None: the
@@ -535,7 +535,7 @@ def _load_model(
         model, report = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_pretrained(
             place.path,
             dtype=DTYPES[dtype],
-            attn_implementation=None if attention in (AUTO, fused_attention.NAME) else attention,
+            attn_implementation=None if attention in (AUTO, *OURS) else attention,
             output_loading_info=True,
             device_map=device_map,
             **options,
@@ -557,22 +557,23 @@ def served(model: PreTrainedModel, attention: str, **settings: Any) -> CachedLM:
 
     Args:
         model: a loaded model; its attention implementation may be changed.
-        attention: fused, sdpa, eager or auto.
+        attention: fused, flex, sdpa, eager or auto.
         settings: further arguments of CachedLM.
 
     Raises:
-        ValueError: the model cannot be served exactly, or cannot run with fused attention.
+        ValueError: the model cannot be served exactly, or cannot run with the attention requested.
     """
     own = own_attention(model)
-    if attention in (AUTO, fused_attention.NAME) and can_change(model):
-        model.set_attn_implementation(fused_attention.NAME)
+    ours = fused_attention.NAME if attention == AUTO else attention
+    if ours in OURS and can_change(model):
+        model.set_attn_implementation(ours)
         try:
             return CachedLM(model, **settings)
         except ValueError:
             if attention != AUTO:
                 raise
             model.set_attn_implementation(own)
-    elif attention == fused_attention.NAME:
+    elif attention in OURS:
         problem = f"and {type(model).__name__} runs with its own alone"
         raise OptionError("attention", attention, f"{AUTO}, {own}", problem)
     return CachedLM(model, **settings)

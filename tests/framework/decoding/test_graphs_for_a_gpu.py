@@ -93,3 +93,13 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
         assert each.num_outputs == 1, "only the summary"
         assert each.mutated and each.mutated <= each.fixed
         assert len(each.addresses) == 1, "recorded again in every generation"
+
+
+@pytest.mark.slow
+def test_flex_attention_is_traced_for_trees(traced):
+    """Its masks, functions of tensors, are built within the graph, once for all layers."""
+    eager, graph = decoders(tiny_target(num_hidden_layers=2, attention="flex"), "medusa")
+    assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
+    assert traced and all(each.mutated <= each.fixed for each in traced)
+    # The summary and, of passes with flex attention, the numbers of the slots written, which nobody reads.
+    assert all(each.num_outputs <= 2 for each in traced)

@@ -12,7 +12,7 @@ from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
 from framework.core.tree import Chain, Tree
 from framework.drafting.drafter_cache import DrafterCache
-from framework.models.attention import NAME, own_attention, running_with
+from framework.models.attention import FLEX, NAME, OURS, own_attention, running_with
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 
 GPT_NEO = {"num_layers": 2, "num_heads": 4}
@@ -31,6 +31,9 @@ DEEPSEEK = {
     "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
     "moe_intermediate_size": 16, "first_k_dense_replace": 1,
 }  # fmt: skip
+
+# What flex attention lacks: attention sinks, and masks of which Gemma 4 takes a part.
+WITHOUT_FLEX = {"gpt_oss": "does not implement s_aux", "gemma4_text": "sliced BlockMask"}
 
 # Largest rounding error, as a share of 1 + the largest logit.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-6, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -158,7 +161,7 @@ def test_further_architectures_are_exact(family, config):
     play(tiny_cached_lm(family, **config))
 
 
-@pytest.mark.parametrize("attention", [NAME, None], ids=["fused", "own"])
+@pytest.mark.parametrize("attention", [*OURS, None], ids=[*OURS, "own"])
 @pytest.mark.parametrize(
     ("family", "config"),
     [
@@ -174,6 +177,10 @@ def test_further_architectures_are_exact(family, config):
     ],
 )
 def test_windows_chunks_sinks_and_shared_keys_are_exact(family, config, attention):
+    if attention == FLEX and family in WITHOUT_FLEX:
+        with pytest.raises(ValueError, match=WITHOUT_FLEX[family]):
+            tiny_cached_lm(family, attention=attention, **config)
+        return
     lm = tiny_cached_lm(family, attention=attention, **config)
     play(lm)
     rounds = Rounds(lm).prefill()
@@ -462,7 +469,7 @@ def test_an_output_layer_that_looks_at_more_than_one_token_is_refused():
 def test_attention_that_takes_no_mask_is_refused():
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match=r"target.attention is 'flash_attention_2'; allowed: fused, sdpa, eager"):
+    with pytest.raises(ValueError, match=r"target.attention is 'flash_attention_2'; allowed: fused, flex, sdpa, eager"):
         CachedLM(model, vocabulary_size=50)
 
 

@@ -211,7 +211,7 @@ def test_a_tokenizer_made_without_files_is_refused(tmp_path, family):
     ("setting", "value", "message"),
     [
         ("dtype", "float31", "^dtype is 'float31'; allowed: float32, float64, bfloat16, float16"),
-        ("attention", "flash", "^attention is 'flash'; allowed: auto, fused, sdpa, eager"),
+        ("attention", "flash", "^attention is 'flash'; allowed: auto, fused, flex, sdpa, eager"),
         ("device", "abacus", "device is 'abacus', which cannot be used here"),
         ("context", 129, "target.context is 129; allowed: 1 to 128"),
     ],
@@ -252,10 +252,17 @@ def test_fused_attention_that_computes_something_else_is_not_taken(tmp_path, mon
         target(folder, attention="fused")
 
 
-def test_a_model_that_brings_its_own_attention_is_not_fused(tmp_path):
+@pytest.mark.parametrize("attention", fused_attention.OURS)
+def test_a_model_that_brings_its_own_attention_runs_with_none_of_ours(tmp_path, attention):
     folder = save_tiny(tmp_path, "gptj", **GPTJ)
-    with pytest.raises(ValueError, match="attention is 'fused', and GPTJForCausalLM runs with its own alone; allowed:"):
-        target(folder, attention="fused")
+    message = f"attention is '{attention}', and GPTJForCausalLM runs with its own alone; allowed:"
+    with pytest.raises(ValueError, match=message):
+        target(folder, attention=attention)
+
+
+def test_flex_attention_names_what_it_lacks(tmp_path):
+    with pytest.raises(ValueError, match="flex attention does not implement position_bias; use attention=fused"):
+        target(save_tiny(tmp_path, "t5"), attention="flex")
 
 
 def test_a_drafters_errors_name_the_drafters_keys(tmp_path):
