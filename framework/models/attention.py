@@ -144,9 +144,9 @@ def blockwise_attention(
 ) -> tuple[Tensor, None]:
     """PyTorch's flex attention: kernels that compute the mask, and skip blocks of slots that no token sees.
 
-    Calls without a BlockMask, as for prompts and cross-attention, go to fused attention. Compiled graphs hold a fused
-    kernel, and so do eager passes on a GPU; eager passes on a CPU compute all scores. Arguments and results are those
-    of `fused_attention`; sinks, position biases and dropout are not implemented.
+    Calls without a BlockMask, as for prompts and cross-attention, go to fused attention. On a GPU compiled graphs hold
+    a fused kernel, and eager passes call one; passes on a CPU are eager, and compute all scores. Arguments and results
+    are those of `fused_attention`; sinks, position biases and dropout are not implemented.
 
     Raises:
         TypeError: an argument is not implemented.

@@ -113,8 +113,13 @@ class CachedLM:
         """Reject a model whose rounds cannot be compiled.
 
         Raises:
-            ValueError: the model has recurrent layers, or processes share it.
+            ValueError: the model has recurrent layers, processes share it, or it runs with flex attention on a CPU.
         """
+        if self._masks_in_blocks and self.device.type == "cpu":  # inductor finds no kernel (NoValidChoicesError)
+            raise ValueError(
+                "engine.compile is true, and target.attention is 'flex', which PyTorch does not compile for a CPU; "
+                "allowed: false, or target.attention=fused"
+            )
         self.refuse_recurrent("engine.compile is true", "false")
         if self.is_sharded:
             raise ValueError("engine.compile is true, and target.tensor_parallel is 'auto'; allowed: false")

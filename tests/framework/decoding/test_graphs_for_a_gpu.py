@@ -17,6 +17,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
@@ -96,8 +97,9 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
 
 
 @pytest.mark.slow
-def test_flex_attention_is_traced_for_trees(traced):
+def test_flex_attention_is_traced_for_trees(traced, monkeypatch):
     """Its masks, functions of tensors, are built within the graph, once for all layers."""
+    monkeypatch.setattr(CachedLM, "refuse_compiling", lambda lm: None)  # a CPU's kernels are not traced here
     eager, graph = decoders(tiny_target(num_hidden_layers=2, attention="flex"), "medusa")
     assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
     assert traced and all(each.mutated <= each.fixed for each in traced)

@@ -466,6 +466,11 @@ def test_an_output_layer_that_looks_at_more_than_one_token_is_refused():
         CachedLM(model, vocabulary_size=50)
 
 
+def test_flex_attention_is_not_compiled_for_a_cpu():
+    with pytest.raises(ValueError, match="attention is 'flex', which PyTorch does not compile for a CPU; allowed: "):
+        tiny_cached_lm("llama", attention=FLEX).refuse_compiling()
+
+
 def test_attention_that_takes_no_mask_is_refused():
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
