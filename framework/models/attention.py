@@ -156,7 +156,7 @@ def blockwise_attention(
     known = KNOWN_ARGUMENTS - {"position_bias", "dropout"}
     _refuse_unknown(FLEX, others | {"s_aux": s_aux}, known, NAME)
     as_is = torch.compiler.is_compiling() or query.device.type == "cpu"
-    attend: Callable[..., Tensor] = flex_attention if as_is else _compiled_flex()
+    attend: Any = flex_attention if as_is else _compiled_flex()
     mixed = attend(
         query,
         key,
