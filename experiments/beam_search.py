@@ -31,8 +31,8 @@ from experiments.config.cli_errors import announce, one_line_errors, status
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
 from experiments.config.progress import Steps
-from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.timing import Decoder, Timed, timed
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.reporting.tables.text_table import Cells, markdown, shown
 from experiments.results.provenance import provenance
 from framework.core.option_error import options_under

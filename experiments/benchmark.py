@@ -27,7 +27,6 @@ from experiments.config.command import command
 from experiments.config.fitting_drafters import prepare_comparison
 from experiments.config.option_checks import check_kind
 from experiments.config.progress import Steps
-from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms, end_to_end_ms, parted_from
 from experiments.measurement.plan import Batch, Plan
 from experiments.measurement.resource_cache import ResourceCache
@@ -43,6 +42,7 @@ from experiments.measurement.timing import (
     timed,
 )
 from experiments.peers.engines import RunningPeer, check_peers, decoders_at, running_peers
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.reporting.tables.text_table import ALARM, Cells, markdown, shown
 from experiments.results.model_names import facts, in_words
 from experiments.results.provenance import peak_memory, provenance

@@ -10,7 +10,7 @@ import torch
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import embedded_target, library_prompts
 from experiments.gpu.rounds import GAMMA, GREEDY
-from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from framework.core.sampling import argmax
 from framework.decoding.stopping import Stopping
 from framework.models.target import Target

@@ -14,8 +14,8 @@ from experiments.gpu.findings import Findings
 from experiments.gpu.parts import DRAFTERS, ZOO, drafter_named, embedded_target, library_prompts
 from experiments.gpu.random_models import drafter_for, random_prompts, random_target
 from experiments.gpu.rounds import DRAWN, GREEDY, NUCLEUS, engine_of, tokens_of
-from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.timing import Decoder
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from framework.conformance.goodness_of_fit import continuation_distribution
 from framework.conformance.tiny_models import tiny_model, tiny_tokenizer
 from framework.core.drafter import Drafter

@@ -12,7 +12,6 @@ from experiments.gpu.parts import drafter_named
 from experiments.gpu.profiling import copied_bytes_per_second
 from experiments.gpu.random_models import drafter_for, random_prompts, random_target
 from experiments.gpu.rounds import DRAWN, engine_of
-from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms
 from experiments.measurement.timing import (
     Decoder,
@@ -23,6 +22,7 @@ from experiments.measurement.timing import (
     time_parts_amid,
     timed,
 )
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping

@@ -8,7 +8,6 @@ import numpy as np
 
 from experiments.measurement.divergence import POSITIONS, Divergence
 from experiments.measurement.experts import NO_EXPERTS, ExpertCounter, TouchedExperts
-from experiments.measurement.hugging_face import HuggingFaceGenerate
 from experiments.measurement.metrics import (
     BASELINE,
     HUGGING_FACE,
@@ -29,6 +28,7 @@ from experiments.measurement.timing import (
     timed,
 )
 from experiments.measurement.traced_text import traced_row
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.tracking.tracker import describe
 from framework.core.draft import Outcome
 from framework.core.drafter import preserve_learned_state

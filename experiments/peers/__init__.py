@@ -1,1 +1,1 @@
-"""Production engines that the benchmark times beside its own decoders, each in a process of its own."""
+"""Other engines timed beside our decoders: Hugging Face's loops, and production engines in processes of their own."""

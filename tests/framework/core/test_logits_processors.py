@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.goodness_of_fit import continuation_distribution
 from framework.conformance.tiny_models import save_tiny, tiny_target

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments import beam_search
-from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from framework.conformance.tiny_models import save_tiny, tiny_model, tiny_target
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive

@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from drafters.prompt_lookup import PromptLookup
-from experiments.measurement.hugging_face import HuggingFaceGenerate
+from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.proof.architectures import TABLE
 from experiments.proof.model_matrix import TRIALS, examine
 from experiments.proof.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
