@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.measurement import batch_runner, round_timing, timing
-from experiments.results import round_profiles
+from experiments.results.cache_folder import FOLDER
 from framework.decoding import prefill
 
 
@@ -27,9 +27,9 @@ def parts_are_timed_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def profiles_lie_apart_from_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Profiles of rounds are read from and written to a folder of the tests."""
+    """Profiles of rounds and converted models are read from and written to a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(round_profiles.FOLDER, str(tmp_path_factory.mktemp("cache")))
+        patch.setenv(FOLDER, str(tmp_path_factory.mktemp("cache")))
         yield
 
 

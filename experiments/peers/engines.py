@@ -17,6 +17,7 @@ from experiments.measurement.plan import Plan
 from experiments.peers.engine_process import EngineDecoder, EngineProcess
 from experiments.peers.gguf_export import why_no_gguf, write_gguf
 from experiments.peers.openvino_export import why_no_openvino, write_openvino
+from experiments.results.cache_folder import cache_folder
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.models.cached_lm import CachedLM
@@ -186,11 +187,6 @@ def _converted(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         peer.write(model, tokenizer, partial)
         partial.rename(path)
     return path
-
-
-def cache_folder() -> Path:
-    """Folder of this user for files that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outrider"
 
 
 def decoders_at(running: Sequence[RunningPeer], sampling: Sampling) -> Iterator[tuple[str, EngineDecoder]]:

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from experiments.config.cli_errors import announce
+from experiments.results.cache_folder import FOLDER, cache_folder
 from experiments.results.model_names import facts
 from experiments.results.provenance import machine, versions
 from experiments.tracking.tracker import write_json
@@ -15,16 +15,8 @@ from framework.core.drafter import models_of
 from framework.decoding.engine import Engine
 from framework.gamma_policies.round_profile import RoundProfile
 
-FOLDER = "OUTRIDER_CACHE"  # environment variable of the cache folder
 Identity = dict[str, Any]
 """Facts that the times and the acceptance of rounds depend on, as JSON values."""
-
-
-def cache_folder() -> Path:
-    """Folder of files that outlive a run: that of OUTRIDER_CACHE, else `outrider` in the user's cache."""
-    if given := os.environ.get(FOLDER):
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outrider"
 
 
 def identity_of(engine: Engine, options: object, *, batch_size: int, gammas: list[int]) -> Identity:

@@ -95,7 +95,7 @@ class Refill:
         for row in finished:
             number = self._queue.in_row[row]
             if number not in self._results:
-                self._results[number] = finisher.new_tokens[row], finisher.finish_reasons[row]
+                self._results[number] = finisher.new_tokens_of(row), finisher.finish_reasons[row]
                 self._queue.finish(number)
         while not (taken := [row for row in finished if self._queue.take(row)]):
             if len(finished) < len(finisher.left) or not self._queue.num_waiting:

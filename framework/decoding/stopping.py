@@ -78,7 +78,11 @@ class Finisher:
     @property
     def new_tokens(self) -> list[list[int]]:
         """Per row, tokens committed after the prompt, as of the host's last read."""
-        return [text[length:] for text, length in zip(self._sequences.texts, self._prompt_lengths, strict=True)]
+        return [self.new_tokens_of(row) for row in range(len(self._prompt_lengths))]
+
+    def new_tokens_of(self, row: int) -> list[int]:
+        """Tokens of a row committed after the prompt, as of the host's last read."""
+        return self._sequences.texts[row][self._prompt_lengths[row] :]
 
     @property
     def most_remaining(self) -> int:

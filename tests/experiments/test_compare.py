@@ -7,8 +7,8 @@ import pytest
 
 from experiments import compare
 from experiments.measurement import round_timing
+from experiments.results.cache_folder import FOLDER
 from experiments.results.records import load_records
-from experiments.results.round_profiles import FOLDER
 from experiments.tracking.wandb_reading import read_offline_run
 from framework.conformance.tiny_models import save_tiny
 from tests.support.tiny_pair import tiny_pair

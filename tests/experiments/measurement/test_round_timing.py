@@ -12,7 +12,8 @@ from experiments.measurement.plan import Batch
 from experiments.measurement.round_timing import distinct_gammas, measure_rounds, profile_identity, provide_profile
 from experiments.proof.tiny_drafters import tiny_factory
 from experiments.results import round_profiles
-from experiments.results.round_profiles import FOLDER, cache_folder, file_of, load_profile
+from experiments.results.cache_folder import FOLDER, cache_folder
+from experiments.results.round_profiles import file_of, load_profile
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
 from framework.decoding.engine import Engine
