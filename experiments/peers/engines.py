@@ -171,7 +171,7 @@ def _check_target(name: str, target: Target) -> None:
     problem = PEERS[name].why_not(target.model.model)
     if target.processors.options:
         problem = f"a model whose generation_config changes its logits ({', '.join(target.processors.options)})"
-    if any(parameter.dtype != torch.float32 for parameter in target.model.model.parameters()):
+    if any(tensor.dtype != torch.float32 for tensor in target.model.model.state_dict().values()):
         problem = "a model whose weights are not in float32"
     if problem:
         raise OptionError("peers", name, "[] for this target", f"but the target is {problem}")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hydra import compose, initialize
 
 from experiments.measurement.plan import Plan
@@ -86,6 +87,13 @@ def test_a_target_whose_logits_are_processed_is_refused():
     processors = LogitsProcessors({"repetition_penalty": 1.2}, vocabulary_size=50)
     with pytest.raises(ValueError, match=r"whose generation_config changes its logits \(repetition_penalty\)"):
         engines._check_target("openvino", replace(tiny_target(), processors=processors))
+
+
+def test_weights_of_another_type_are_refused():
+    with pytest.raises(
+        ValueError, match="^peers is 'openvino', but the target is a model whose weights are not in float32"
+    ):
+        engines._check_target("openvino", tiny_target(dtype=torch.bfloat16))
 
 
 @pytest.fixture
