@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -79,7 +80,7 @@ class LlamaCpp:
         return self._lookup.generate(prompt, temp=0.0)
 
 
-def _sampler(temperature: float, seed: int) -> llama_cpp.llama_sampler_p:
+def _sampler(temperature: float, seed: int) -> Any:
     sampler = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
     if temperature:
         llama_cpp.llama_sampler_chain_add(sampler, llama_cpp.llama_sampler_init_temp(temperature))
