@@ -20,11 +20,13 @@ class LlamaCpp:
     version = llama_cpp.__version__
 
     def __init__(self, *, target: str, drafter: str | None, most_drafted: int, threads: int, context: int):
+        size = context + most_drafted + 1  # the last round may draft beyond the last token
+
         def loaded(draft_model: LlamaPromptLookupDecoding | None = None) -> llama_cpp.Llama:
             return llama_cpp.Llama(
                 target,
-                n_ctx=context + most_drafted + 1,
-                n_batch=context,  # prompts are read in one call
+                n_ctx=size,
+                n_batch=size,  # prompts are read in one call, and the logits of all tokens have a place
                 n_threads=threads,
                 n_threads_batch=threads,
                 type_k=FLOAT32,

@@ -65,7 +65,7 @@ def test_its_process_decodes_the_tokens_of_the_baseline_again_and_again(tmp_path
     pytest.importorskip("gguf")
     target = tiny_target()
     write_gguf(target.model.model, target.tokenizer, tmp_path / "model.gguf")
-    settings = {"target": str(tmp_path / "model.gguf"), "drafter": None, "most_drafted": 3, "threads": 1, "context": 40}
+    settings = {"target": str(tmp_path / "model.gguf"), "drafter": None, "most_drafted": 3, "threads": 1, "context": 26}
     greedy, stopping = Sampling(temperature=0), Stopping(max_new_tokens=20)
     plain = Autoregressive(target=target, sampling=greedy)
     with closing(EngineProcess("llama_cpp", "experiments.peers.llama_cpp_worker", settings)) as process:

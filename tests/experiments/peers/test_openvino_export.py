@@ -67,7 +67,7 @@ def test_its_process_decodes_the_tokens_of_the_baseline_with_every_arm(folders):
     pytest.importorskip("openvino_genai")
     target, greedy, stopping = tiny_target(), Sampling(temperature=0), Stopping(max_new_tokens=20)
     plain = Autoregressive(target=target, sampling=greedy)
-    settings = folders | {"most_drafted": 3, "threads": 1, "context": 40}
+    settings = folders | {"most_drafted": 3, "threads": 1, "context": 26}
     with closing(EngineProcess("openvino", "experiments.peers.openvino_worker", settings)) as process:
         for prompt in ([5, 6, 7, 8, 5, 6], [9, 10, 9], [5, 6, 7, 8, 5, 6]):
             expected = plain.generate([prompt], stopping=stopping, seeds=[0]).tokens
