@@ -88,7 +88,8 @@ def check_peers(cfg: DictConfig) -> None:
         raise ValueError(f"peers_gamma is {drafted!r}; allowed: a list of whole numbers >= 1")
     if not given:
         return
-    for key, allowed in {"batch_size": 1, "stop_strings": [], "target.dtype": "float32"}.items():
+    needed = {"batch_size": 1, "refill": False, "stop_strings": [], "target.dtype": "float32"}
+    for key, allowed in needed.items():
         if (value := OmegaConf.select(cfg, key)) != allowed:
             raise OptionError(key, value, f"{allowed} with peers")
     if device_named(cfg.device).type != "cpu":

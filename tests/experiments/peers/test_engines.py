@@ -40,6 +40,7 @@ def plan(*lengths: int) -> Plan:
         (["peers=[openvino,openvino]"], r"peers is \['openvino', 'openvino'\]; allowed: .* at most once"),
         (["peers=openvino"], r"peers is 'openvino'; allowed: a list of openvino, llama_cpp"),
         (["peers=[openvino]", "batch_size=2"], r"batch_size is 2; allowed: 1 with peers"),
+        (["peers=[openvino]", "refill=true"], r"refill is True; allowed: False with peers"),
         (["peers=[openvino]", "stop_strings=[a]"], r"stop_strings is \['a'\]; allowed: \[\] with peers"),
         (["peers=[openvino]", "target.dtype=bfloat16"], r"target.dtype is 'bfloat16'; allowed: float32 with peers"),
     ],
@@ -50,7 +51,7 @@ def test_wrong_settings_are_named(overrides, message):
 
 
 def test_peers_need_their_settings_only_if_there_are_any():
-    check_peers(settings("batch_size=2", "stop_strings=[a]", "target.dtype=bfloat16"))
+    check_peers(settings("batch_size=2", "refill=true", "stop_strings=[a]", "target.dtype=bfloat16"))
     check_peers(settings("peers=[openvino,llama_cpp]"))
 
 
