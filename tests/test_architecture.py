@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "models": {"core", "kernels"},
     "verifiers": {"core"},
     "metrics": {"core", "models"},
-    "heads": {"core", "models"},
+    "heads": {"core", "models", "kernels"},
     "prompts": {"core", "models"},
     "gamma_policies": {"core", "metrics", "heads"},
     "drafting": {"core", "models", "prompts"},

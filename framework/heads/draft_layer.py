@@ -39,10 +39,11 @@ class DraftLayer(nn.Module):
         self.attention_out = nn.Linear(hidden_size, hidden_size, bias=False)
         self.mlp_in = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
         self.mlp_out = nn.Linear(4 * hidden_size, hidden_size, bias=False)
-        self.to(output.weight)
+        like = {"dtype": output.weight.dtype, "device": output.weight.device}  # int8 layers compute their weight
+        self.to(**like)
         # Wrapped in functions, so that the target's layers are not registered as submodules.
         self._embedded: Callable[[Tensor], Tensor] = lambda tokens: embeddings(tokens)
-        self._output: Callable[[Tensor], Tensor] = lambda states: output(states.to(output.weight))
+        self._output: Callable[[Tensor], Tensor] = lambda states: output(states.to(**like))
 
     @property
     def hidden_size(self) -> int:

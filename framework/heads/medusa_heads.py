@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from framework.core.option_error import OptionError
 from framework.heads.head_checkpoint import Accuracies, load_part, save_part
+from framework.kernels.int8_linear import Int8Linear
 from framework.models.target import Target
 
 FILES = "heads"  # file name without suffix
@@ -51,10 +52,12 @@ class MedusaHeads(nn.Module):
         self.biases = nn.Parameter(zeros[:, 0].clone())  # b
         if output == "mapped":
             self.maps = nn.Parameter(zeros + torch.eye(hidden_size).to(zeros))  # P
-        copies = [copy.deepcopy(layer) for _ in range(num_heads)] if output == "own" else []
+        own = layer.as_linear() if isinstance(layer, Int8Linear) else layer  # integers cannot be trained
+        copies = [copy.deepcopy(own) for _ in range(num_heads)] if output == "own" else []
         self.outputs = nn.ModuleList(copies).requires_grad_(True)
         # Wrapped in a function, so that the target's layer is not registered as a submodule.
         self._tied: Callable[[], nn.Module] = lambda: layer
+        self._dtype = layer.weight.dtype  # int8 layers compute their weight whenever it is read
 
     @property
     def num_heads(self) -> int:
@@ -80,8 +83,7 @@ class MedusaHeads(nn.Module):
         else:
             if self.output == "mapped":
                 states = torch.einsum("...kh,kgh->...kg", states, self.maps[:depth]).contiguous()
-            layer = self._tied()
-            logits = layer(states.to(layer.weight.dtype))
+            logits = self._tied()(states.to(self._dtype))
         return logits[..., : self._width].to(device)  # rows beyond V are padding
 
 

@@ -43,6 +43,15 @@ class Int8Linear(nn.Module):
         """[N, K] the weights as numbers of the model's dtype."""
         return (self.integers * self.scale.unsqueeze(1)).to(self.dtype)
 
+    def as_linear(self) -> nn.Linear:
+        """An ordinary layer with the same weights and a bias of its own."""
+        outputs, inputs = self.integers.shape
+        layer = nn.Linear(inputs, outputs, bias=self.bias is not None, dtype=self.dtype, device=self.integers.device)
+        layer.weight.data = self.weight
+        if self.bias is not None:
+            layer.bias.data = self.bias.detach().clone()
+        return layer
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., N] from [..., K]."""
         product = linear(x, self.integers.to(x.dtype)).float() * self.scale

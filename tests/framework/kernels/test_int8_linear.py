@@ -12,6 +12,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.heads.medusa_heads import OUTPUTS, MedusaHeads
 from framework.kernels.int8_linear import Int8Linear, round_to_int8
 from framework.models.pretrained import load_target
 
@@ -29,6 +30,18 @@ def test_weights_are_rounded_to_the_nearest_of_255_numbers():
     x = torch.randn(5, 24)
     assert torch.allclose(rounded(x), nn.functional.linear(x, rounded.weight, layer.bias), atol=1e-5)
     assert rounded(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_new_medusa_heads_score_as_the_rounded_output_layer(tmp_path, output):
+    target = load_target(path=str(save_tiny(tmp_path, "llama")), weights="int8", **LOADING)
+    heads, layer = MedusaHeads(target, num_heads=2, output=output), target.model.model.get_output_embeddings()
+    hidden = torch.randn(3, layer.weight.shape[1])
+    expected = layer(hidden)[:, None, : target.vocabulary_size].expand(-1, 2, -1)
+    assert torch.allclose(heads(hidden), expected, atol=1e-5)
+    own = [parameter for name, parameter in heads.named_parameters() if name.startswith("outputs.")]
+    assert len(own) == (2 if output == "own" else 0)  # they can be trained
+    assert all(parameter.requires_grad for parameter in own)
 
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
