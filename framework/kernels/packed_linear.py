@@ -86,17 +86,23 @@ def pack(weight: Tensor) -> Tensor:
     return tiles.transpose(1, 2).contiguous()
 
 
-_PACKED = WeakTensorKeyDictionary()  # by the first of several weights: their packed copy by the versions of all
+_PACKED = WeakTensorKeyDictionary()  # by the first of several weights: by the identities of all, `_Copy`
+
+
+class _Copy(NamedTuple):
+    """Packed weights, and the versions of the weights that they were made from."""
+
+    versions: list[int]
+    packed: Tensor
 
 
 def _packed(weights: list[Tensor]) -> Tensor:
     """The packed copy of weights with the same input, one below the other; made once while they are unchanged."""
-    copies = _PACKED.setdefault(weights[0], {})
-    key = tuple((id(weight), weight._version) for weight in weights)
-    if key not in copies:
-        copies[key] = pack(torch.cat([weight.detach() for weight in weights]))
-    packed: Tensor = copies[key]
-    return packed
+    copies: dict[tuple[int, ...], _Copy] = _PACKED.setdefault(weights[0], {})
+    key, versions = tuple(map(id, weights)), [weight._version for weight in weights]
+    if key not in copies or copies[key].versions != versions:
+        copies[key] = _Copy(versions, pack(torch.cat([weight.detach() for weight in weights])))
+    return copies[key].packed
 
 
 class _Product(NamedTuple):

@@ -92,13 +92,13 @@ def test_int8_weights_are_packed_as_they_are(dtype: torch.dtype) -> None:
     output, graphs = _compiled(layer, x)
     assert torch.allclose(output, layer(x), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-2)
     assert _names(graphs[0]).count("outrider.packed_linear.default") == 2
-    assert {copy.dtype for copy in _PACKED[layer[0].integers].values()} == {torch.int8}
+    assert {copy.packed.dtype for copy in _PACKED[layer[0].integers].values()} == {torch.int8}
 
 
 def _data(weight: torch.Tensor) -> int:
     """The address of the only packed copy that begins with this weight."""
     (copy,) = _PACKED[weight].values()
-    return copy.data_ptr()
+    return copy.packed.data_ptr()
 
 
 def test_changed_weights_are_packed_again() -> None:
