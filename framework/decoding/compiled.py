@@ -140,13 +140,13 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     from torch._inductor.compile_fx import compile_fx  # takes seconds
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
+    weights = _Weights([*graph.parameters(), *graph.buffers()])
+    use_packed_linear(graph)
     # Weights packed by oneDNN cannot be cached on disk; those packed by the compiler can.
     was = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags prints irrelevant warnings about GPUs
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_written)
-    weights = _Weights([*graph.parameters(), *graph.buffers()])
-    use_packed_linear(graph)
     try:
         return compile_fx(graph, examples, config_patches={**CPU_OPTIONS, "post_grad_custom_pre_pass": weights})
     finally:
