@@ -154,7 +154,7 @@ def blockwise_attention(
     if not isinstance(attention_mask, BlockMask):
         return fused_attention(module, query, key, value, attention_mask, softcap, s_aux, **others)
     known = KNOWN_ARGUMENTS - {"position_bias", "dropout"}
-    _refuse_unknown(FLEX, others | {"s_aux": s_aux}, known, NAME)
+    _refuse_unknown(FLEX, others | {"s_aux": s_aux, "dropout": others.get("dropout") or None}, known, NAME)
     as_is = torch.compiler.is_compiling() or query.device.type == "cpu"
     attend: Any = flex_attention if as_is else _compiled_flex()
     mixed = attend(
@@ -193,7 +193,7 @@ def _refuse_unknown(name: str, arguments: dict[str, Any], known: set[str], inste
 
 
 def _is_off(argument: object) -> bool:
-    return not isinstance(argument, Tensor) and not argument  # dropout is 0.0
+    return argument is None or argument is False
 
 
 def _products(query: Tensor, key: Tensor, few: bool) -> Tensor:
