@@ -8,9 +8,8 @@ from typing import Any
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from experiments.peers.worker import serve
+from experiments.peers.worker import MAX_NGRAM, serve
 
-MAX_NGRAM = 3  # longest suffix that prompt lookup searches for, as in conf/drafter/prompt_lookup.yaml
 FLOAT32 = 0  # GGML_TYPE_F32; by default the KV cache is in float16
 
 

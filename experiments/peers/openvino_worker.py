@@ -7,9 +7,8 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from experiments.peers.worker import serve
+from experiments.peers.worker import MAX_NGRAM, serve
 
-MAX_NGRAM = 3  # longest suffix that prompt lookup searches for, as in conf/drafter/prompt_lookup.yaml
 TOKENS_PER_BLOCK = 32  # of the paged KV cache on a CPU
 DEVICE = "CPU"
 

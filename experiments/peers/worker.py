@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
+MAX_NGRAM = 3  # longest suffix that prompt lookups search for, as in conf/drafter/prompt_lookup.yaml
+
 
 class Engine(Protocol):
     """A loaded engine.
