@@ -5,6 +5,7 @@ It can therefore be queued as a whole and compiled into one graph (`framework.de
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +56,26 @@ class Decoding(Rows):
     def next_uniforms(self) -> RoundUniforms:
         """Fresh uniforms for one round."""
         return RoundUniforms(self.uniforms.next_round(), self.uniforms.of_this_round_on_host())
+
+
+class _Drawn(NamedTuple):
+    """Draws of a round.
+
+    Attributes:
+        stop_probs: [B, N + 1] probabilities of stopping at pending and after every node.
+        stop: [B] int64: the last accepted node; 0: pending.
+        num_accepted: [B] int64.
+        next_token: [B] int64: the replaced or bonus token.
+        tokens: [B, D + 1] int64: accepted path and next token, meaningless beyond num_accepted + 1.
+        healthy: [B] bool: whether the distributions drawn from are valid.
+    """
+
+    stop_probs: Tensor
+    stop: Tensor
+    num_accepted: Tensor
+    next_token: Tensor
+    tokens: Tensor
+    healthy: Tensor
 
 
 class DeviceRound:
@@ -130,7 +151,7 @@ class DeviceRound:
         )
         target = TargetRows(logits, draft, self.sampling)
         if not draft.num_nodes and self.verifier.guarantee is Guarantee.EXACT:
-            return self._commit_plain(rows, target, output, uniforms)
+            return self._committed(rows, target, output, self._draw_plain(target, uniforms))
         stop_probs = self.verifier.stop_probs(target, draft)
         _require_shape("stop_probs", stop_probs, logits.shape[:2])
         stop = draw(stop_probs, uniforms.stop)
@@ -138,66 +159,53 @@ class DeviceRound:
         _require_shape("next_token_probs", next_token_probs, logits.shape[::2])
         next_token = draw(next_token_probs, uniforms.next)
         healthy = _can_be_drawn_from(stop_probs) & _can_be_drawn_from(next_token_probs)
-        sequences = rows.sequences
-        active = sequences.active.clone()
-
         path = draft.tree.path(stop)
         num_accepted = draft.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
-        model.keep_path(draft.tree, path, after=sequences.lengths)
+        model.keep_path(draft.tree, path, after=rows.sequences.lengths)
         tokens = torch.cat([draft.tokens.gather(1, path), next_token.unsqueeze(1)], 1)
         tokens.scatter_(1, num_accepted.unsqueeze(1), next_token.unsqueeze(1))
-        outcome = Outcome(
-            draft=draft,
-            stop_probs=stop_probs,
-            stop=stop,
-            num_accepted=num_accepted,
-            next_token=next_token,
-            num_committed=rows.finisher.commit(tokens, num_accepted + 1),
-            active=active,
-            target=target,
-            hidden=output.scored_states,
-            states=output.hidden_states,
-        )
-        summary = RoundSummary(
-            tokens=tokens,
-            num_committed=outcome.num_committed,
-            healthy=healthy,
-            num_nodes=torch.full_like(stop, draft.num_nodes),
-            active=active,
-            offered=draft.offered_depth,
-            accepted=num_accepted,
-            rejected=outcome.rejected,
-        )
-        return outcome, summary.pack()
+        drawn = _Drawn(stop_probs, stop, num_accepted, next_token, tokens, healthy)
+        return self._committed(rows, target, output, drawn)
 
-    def _commit_plain(
-        self, rows: Rows, target: TargetRows, output: ForwardOutput, uniforms: RoundUniforms
-    ) -> tuple[Outcome, Tensor]:
-        """Commit without a draft, as plain decoding does: after an empty draft, every exact rule draws from p."""
+    def _draw_plain(self, target: TargetRows, uniforms: RoundUniforms) -> "_Drawn":
+        """Draw as plain decoding does: after an empty draft, every exact rule draws from p."""
         logits = target.logits[:, 0]
-        next_token, active = self.sampling.sample(logits, uniforms.next), rows.sequences.active.clone()
+        next_token = self.sampling.sample(logits, uniforms.next)
         nothing = torch.zeros_like(next_token)
-        outcome = Outcome(
-            draft=target.draft,
+        return _Drawn(
             stop_probs=torch.ones(len(logits), 1, device=logits.device),
             stop=nothing,
             num_accepted=nothing,
             next_token=next_token,
-            num_committed=rows.finisher.commit(next_token.unsqueeze(1), torch.ones_like(next_token)),
+            tokens=next_token.unsqueeze(1),
+            healthy=logits.amax(1).isfinite(),
+        )
+
+    @staticmethod
+    def _committed(rows: Rows, target: TargetRows, output: ForwardOutput, drawn: "_Drawn") -> tuple[Outcome, Tensor]:
+        """Commit what is drawn; returns as `verify_and_commit`."""
+        draft, active = target.draft, rows.sequences.active.clone()
+        outcome = Outcome(
+            draft=draft,
+            stop_probs=drawn.stop_probs,
+            stop=drawn.stop,
+            num_accepted=drawn.num_accepted,
+            next_token=drawn.next_token,
+            num_committed=rows.finisher.commit(drawn.tokens, drawn.num_accepted + 1),
             active=active,
             target=target,
             hidden=output.scored_states,
             states=output.hidden_states,
         )
         summary = RoundSummary(
-            tokens=next_token.unsqueeze(1),
+            tokens=drawn.tokens,
             num_committed=outcome.num_committed,
-            healthy=logits.amax(1).isfinite(),
-            num_nodes=nothing,
+            healthy=drawn.healthy,
+            num_nodes=torch.full_like(drawn.stop, draft.num_nodes),
             active=active,
-            offered=nothing,
-            accepted=nothing,
-            rejected=nothing,
+            offered=draft.offered_depth,
+            accepted=drawn.num_accepted,
+            rejected=outcome.rejected,
         )
         return outcome, summary.pack()
 

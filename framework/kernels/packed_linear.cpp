@@ -97,9 +97,9 @@ template <typename Kind>
 struct Product {
   using Input = typename Kind::Input;
   using Weight = typename Kind::Weight;
-  const Input* x;  // [M, K]
+  const Input* x;        // [M, K]
   const Weight* packed;  // [tiles, K / DEPTH, TILE, DEPTH]
-  Input* y;            // [M, N]
+  Input* y;              // [M, N]
   int64_t num_rows, depth, num_outputs;
 
   // Outputs [first, first + NV * LANES) of rows [row, row + MB), all in one tile.
