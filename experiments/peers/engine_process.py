@@ -34,7 +34,7 @@ class EngineProcess:
         Args:
             name: name of the engine, for errors.
             module: module of the process, which ends in `serve`.
-            settings: what the engine is loaded with: `target` and `drafter` (paths; None: no draft model), `threads`,
+            settings: settings of loading: `target` and `drafter` (paths; None: no draft model), `threads`,
                 `most_drafted` (tokens per round), and `context` (most tokens of a prompt and its continuation).
 
         Raises:

@@ -20,7 +20,7 @@ def measure_hardware(device: torch.device, dtype: str, *, mebibytes: int, produc
     Args:
         device: the device.
         dtype: dtype of the products.
-        mebibytes: size of what is read from memory, several times that of a cache.
+        mebibytes: size of the memory read, several times that of a cache.
         product: rows and columns of the matrices.
 
     Raises:

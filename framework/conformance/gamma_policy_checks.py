@@ -223,7 +223,7 @@ def clocks_forbidden(part: object) -> Iterator[None]:
         def read() -> float:
             if threading.get_ident() == thread:
                 raise Breach(
-                    f"it reads time.{name}; decide from outcomes, and take what is measured in use_costs or use_profile"
+                    f"it reads time.{name}; decide from outcomes, and take measurements in use_costs or use_profile"
                 )
             return clock()
 

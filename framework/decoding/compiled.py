@@ -68,7 +68,7 @@ class Compiled:
         Args:
             run: the function.
             device: device of its tensors.
-            name: what it computes, for the lines of the log.
+            name: name of the computation in the log.
         """
         self._run = run
         self._name = name
@@ -82,7 +82,7 @@ class Compiled:
         self._buffers.hold(sequences, finisher)
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
-        """Run the graph of this shape; the first call with a shape compiles it, which takes a minute, and logs that.
+        """Run the graph of this shape; the first call with a shape compiles it, which takes a minute and is logged.
 
         Args:
             shape: shapes of all tensors, or values that determine them.

@@ -183,7 +183,7 @@ class DeviceRound:
 
     @staticmethod
     def _committed(rows: Rows, target: TargetRows, output: ForwardOutput, drawn: "_Drawn") -> tuple[Outcome, Tensor]:
-        """Commit what is drawn; returns as `verify_and_commit`."""
+        """Commit the drawn tokens; returns as `verify_and_commit`."""
         draft, active = target.draft, rows.sequences.active.clone()
         outcome = Outcome(
             draft=draft,

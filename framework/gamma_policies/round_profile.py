@@ -1,4 +1,4 @@
-"""Measured times of whole rounds, and measured acceptance: what a choice of gamma depends on."""
+"""Measured times of whole rounds, and measured acceptance, for the choice of gamma."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
