@@ -10,7 +10,7 @@ from framework.core.option_error import OptionError
 from framework.gamma_policies.gamma_policy import LARGEST, check_number
 from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile
 
-ALLOWANCE = 1.5  # rounds without a draft that a generation may lose by drafts that were expected to pay
+ALLOWANCE = 6.0  # rounds without a draft that a generation may lose by drafts that were expected to pay
 
 
 class Auto:
