@@ -1,11 +1,80 @@
-"""Reachability of the model hub, determined within seconds: the libraries themselves wait for half a minute."""
+"""Local folders and hub names. An unreachable hub is noticed within seconds; the libraries wait for half a minute."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from huggingface_hub import constants, get_session
+from huggingface_hub import constants, get_session, try_to_load_from_cache
+from safetensors import SafetensorError
+from transformers.utils import logging
+
+from framework.core.option_error import MissingFileError, OptionError, UnreachableError, UnreadableError
 
 SECONDS = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Location of a model, tokenizer or drafter, and the option that names it."""
+
+    option: str
+    path: str
+    is_local: bool  # load from this machine only, without contacting a hub
+    allowed: str
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Convert errors of the libraries to one line that names the option; hide progress bars for local files."""
+        bars = logging.is_progress_bar_enabled()
+        if self.is_local:
+            logging.disable_progress_bar()
+        try:
+            yield
+        except UnpicklingError as error:
+            # The library's own message recommends running arbitrary code from the file.
+            problem = "which cannot be loaded: its .bin or .pt files are damaged, or hold more than tensors"
+            raise UnreadableError(self.option, self.path, "one with .safetensors files", problem) from error
+        except (OSError, ValueError, RuntimeError, ImportError, EOFError, SafetensorError) as error:
+            kind = UnreadableError if isinstance(error, (OSError, EOFError, SafetensorError)) else OptionError
+            reason = str(error).strip().split("\n")[0]
+            raise kind(self.option, self.path, self.allowed, f"which cannot be loaded: {reason}") from error
+        finally:
+            if bars:
+                logging.enable_progress_bar()
+
+
+def locate(
+    path: str, *, option: str = "path", kind: str = "model", holding: tuple[str, ...] = ("config.json",)
+) -> Place:
+    """Find a folder, or check that the hub answers, before a library waits long for an unreachable one.
+
+    Args:
+        path: a local folder, or a hub name.
+        option: name of the option, for errors.
+        kind: what the folder should hold, for errors.
+        holding: file names, at least one of which the folder or repository must contain.
+
+    Raises:
+        FileNotFoundError: the folder does not exist, or contains none of these files.
+        ConnectionError: the hub name is not on this machine, and the hub cannot be reached.
+    """
+    folder = Path(path).expanduser()
+    allowed = f"a {kind} folder or a hub name"
+    if any((folder / name).is_file() for name in holding):
+        return Place(option, str(folder), is_local=True, allowed=allowed)
+    if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise MissingFileError(option, path, allowed, f"without {' or '.join(holding)}")
+    reason = why_unreachable()
+    place = Place(option, path, is_local=reason is not None, allowed=allowed)
+    with place.loading():
+        was_downloaded = any(isinstance(try_to_load_from_cache(path, name), str) for name in holding)
+    if place.is_local and not was_downloaded:
+        raise UnreachableError(option, path, f"a {kind} folder", f"no such folder, not downloaded yet, and {reason}")
+    return place
 
 
 def why_unreachable() -> str | None:

@@ -3,17 +3,12 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,23 +19,16 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
-from transformers.utils import logging
 
 from framework.core.logits_processors import LogitsProcessors
-from framework.core.option_error import (
-    MissingFileError,
-    OptionError,
-    OtherTargetError,
-    UnreachableError,
-    UnreadableError,
-)
+from framework.core.option_error import OptionError, OtherTargetError
 from framework.core.validation import check_whole
 from framework.kernels.int8_linear import round_to_int8
 from framework.models import attention as fused_attention
 from framework.models.attention import AUTO, CHOICES, OURS, can_change, own_attention
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 from framework.models.generation_options import active_options, check_generation
-from framework.models.hub import why_unreachable
+from framework.models.hub import Place, locate
 from framework.models.model_support import longest_context
 from framework.models.target import Target
 from framework.models.tensor_parallel import check_tensor_parallel, sharding, whole
@@ -113,8 +101,10 @@ def load_target(
     if tf32 is not None:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
-    place = _locate(path)
-    beside = place if tokenizer is None else _locate(tokenizer, option="tokenizer", holding=TOKENIZER_FILES)
+    place = locate(path)
+    beside = place
+    if tokenizer is not None:
+        beside = locate(tokenizer, option="tokenizer", kind="tokenizer", holding=TOKENIZER_FILES)
     its_tokenizer = _load_tokenizer(beside, advice="; tokenizer may name another one")
     _check_generation_config(place, generation)
     shards = tensor_parallel is not None
@@ -178,7 +168,7 @@ def as_target(
     )
 
 
-def _check_generation_config(place: "_Place", generation: str | dict[str, Any]) -> None:
+def _check_generation_config(place: Place, generation: str | dict[str, Any]) -> None:
     """Reject unsupported options of a model's generation_config before its weights are loaded.
 
     Raises:
@@ -222,10 +212,10 @@ def load_draft_model(*, path: str, dtype: str, attention: str) -> Callable[[Targ
         OSError: `path` cannot be loaded.
         ValueError: the tokenizer differs from the target's, or the model cannot be served exactly.
     """
-    return partial(_load_draft_model, place=_locate(path), path=path, dtype=dtype, attention=attention)
+    return partial(_load_draft_model, place=locate(path), path=path, dtype=dtype, attention=attention)
 
 
-def _load_draft_model(target: Target, *, place: "_Place", path: str, dtype: str, attention: str) -> CachedLM:
+def _load_draft_model(target: Target, *, place: Place, path: str, dtype: str, attention: str) -> CachedLM:
     tokenizer = _load_tokenizer(place)
     check_same_tokenizer(target.tokenizer, tokenizer, path=path)
     model = _load_model(place, dtype, target.device, attention)
@@ -283,10 +273,10 @@ def load_other_model(*, path: str, dtype: str, attention: str) -> Callable[[Targ
         OSError: `path` cannot be loaded.
         ValueError: the model cannot be served exactly.
     """
-    return partial(_load_other_model, place=_locate(path), path=path, dtype=dtype, attention=attention)
+    return partial(_load_other_model, place=locate(path), path=path, dtype=dtype, attention=attention)
 
 
-def _load_other_model(target: Target, *, place: "_Place", path: str, dtype: str, attention: str) -> OtherModel:
+def _load_other_model(target: Target, *, place: Place, path: str, dtype: str, attention: str) -> OtherModel:
     tokenizer = _load_tokenizer(place)
     model = _load_model(place, dtype, target.device, attention)
     if model.config.is_encoder_decoder:
@@ -422,63 +412,6 @@ def _plain(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]
         yield name, tensor.reshape(-1).view(torch.uint8) if tensor.dtype is torch.int32 else tensor
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Location of a model or tokenizer, and the option that names it."""
-
-    option: str
-    path: str
-    is_local: bool  # load from this machine only, without contacting a hub
-    allowed: str
-
-    @contextmanager
-    def loading(self) -> Iterator[None]:
-        """Convert errors of the libraries to one line that names the option; hide progress bars for local files."""
-        bars = logging.is_progress_bar_enabled()
-        if self.is_local:
-            logging.disable_progress_bar()
-        try:
-            yield
-        except UnpicklingError as error:
-            # The library's own message recommends running arbitrary code from the file.
-            problem = "which cannot be loaded: its .bin files are damaged, or hold more than tensors"
-            raise UnreadableError(self.option, self.path, "a model with .safetensors files", problem) from error
-        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-            kind = UnreadableError if isinstance(error, (OSError, SafetensorError)) else OptionError
-            reason = str(error).strip().split("\n")[0]
-            raise kind(self.option, self.path, self.allowed, f"which cannot be loaded: {reason}") from error
-        finally:
-            if bars:
-                logging.enable_progress_bar()
-
-
-def _locate(path: str, *, option: str = "path", holding: tuple[str, ...] = ("config.json",)) -> _Place:
-    """Find a folder, or check that the hub answers, before a library waits long for an unreachable one.
-
-    Args:
-        path: a local folder, or a hub name.
-        option: name of the option, for errors.
-        holding: file names, at least one of which the folder or repository must contain.
-
-    Raises:
-        FileNotFoundError: the folder does not exist, or contains none of these files.
-        ConnectionError: the hub name is not on this machine, and the hub cannot be reached.
-    """
-    folder, kind = Path(path).expanduser(), "tokenizer" if holding == TOKENIZER_FILES else "model"
-    allowed = f"a {kind} folder or a hub name"
-    if any((folder / name).is_file() for name in holding):
-        return _Place(option, str(folder), is_local=True, allowed=allowed)
-    if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise MissingFileError(option, path, allowed, f"without {' or '.join(holding)}")
-    reason = why_unreachable()
-    place = _Place(option, path, is_local=reason is not None, allowed=allowed)
-    with place.loading():
-        was_downloaded = any(isinstance(try_to_load_from_cache(path, name), str) for name in holding)
-    if place.is_local and not was_downloaded:
-        raise UnreachableError(option, path, f"a {kind} folder", f"no such folder, not downloaded yet, and {reason}")
-    return place
-
-
 def device_named(device: str) -> torch.device:
     """Torch device for a config value; "auto": a GPU if there is one, else the CPU.
 
@@ -496,7 +429,7 @@ def device_named(device: str) -> torch.device:
         ) from error
 
 
-def _load_tokenizer(place: _Place, *, advice: str = "") -> PreTrainedTokenizerBase:
+def _load_tokenizer(place: Place, *, advice: str = "") -> PreTrainedTokenizerBase:
     with place.loading():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
@@ -512,7 +445,7 @@ def _load_tokenizer(place: _Place, *, advice: str = "") -> PreTrainedTokenizerBa
 
 
 def _load_model(
-    place: _Place,
+    place: Place,
     dtype: str,
     device: torch.device,
     attention: str,
