@@ -30,7 +30,7 @@ class Medusa:
         """
         Args:
             target: the target that the heads were trained for.
-            path: folder of the heads, written by `experiments.train`.
+            path: folder of the heads, written by `experiments.train`; or a published drafter's folder or hub name.
             form: tree, greedy_chain or sampled_chain.
             nodes: node budget of the tree, >= 1; chains have one node per head.
 

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from framework.core.option_error import OptionError
 from framework.heads.head_checkpoint import Accuracies, load_part, save_part
+from framework.heads.published_files import fill, is_published
+from framework.heads.published_medusa import read_published_heads
 from framework.kernels.int8_linear import Int8Linear
 from framework.models.target import Target
 
@@ -29,11 +31,13 @@ class MedusaHeads(nn.Module):
     logits after W, such as a soft cap, are not applied: drafts need not agree with the target.
     """
 
-    def __init__(self, target: Target, *, num_heads: int, output: str):
+    def __init__(self, target: Target, *, num_heads: int, output: str, blocks: int = 1):
         """
         Args:
             target: provides the output layer; the heads get its dtype and device.
             num_heads: K >= 1.
+            blocks: how often h becomes h + SiLU(A h + b), with the same A and b, before W; repeated in published heads
+                alone.
             output: "tied", W_k is W itself; "mapped", W_k = W P_k with a matrix P_k [H, H], initially the identity,
                 which learns about as much as "own" and is far smaller; "own", W_k is a copy of W.
 
@@ -43,7 +47,7 @@ class MedusaHeads(nn.Module):
         super().__init__()
         if output not in OUTPUTS:
             raise OptionError("output", output, f"{', '.join(OUTPUTS)}")
-        self.output = output
+        self.output, self.blocks = output, blocks
         layer = target.model.model.get_output_embeddings()
         self._width, hidden_size = target.vocabulary_size, layer.weight.shape[1]
         like = {"dtype": layer.weight.dtype, "device": layer.weight.device}  # the weight itself may be sharded
@@ -74,9 +78,11 @@ class MedusaHeads(nn.Module):
         """
         weights, biases = self.weights[:depth], self.biases[:depth]
         device, hidden = hidden.device, hidden.to(weights)  # the heads' device, which may be another
-        # One matrix product for the blocks of all heads.
+        # One matrix product for the first blocks of all heads.
         residual = functional.linear(hidden, weights.flatten(0, 1), biases.flatten())
         states = hidden.unsqueeze(-2) + functional.silu(residual).unflatten(-1, biases.shape)
+        for _ in range(1, self.blocks):
+            states = states + functional.silu(torch.einsum("...kh,kgh->...kg", states, weights) + biases)
         if self.output == "own":
             each = zip(self.outputs[:depth], states.unbind(-2), strict=True)
             logits = torch.stack([layer(state) for layer, state in each], -2)
@@ -89,15 +95,15 @@ class MedusaHeads(nn.Module):
 
 def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: Accuracies) -> None:
     """Write the heads, the fingerprint of their target, and the accuracies that their tree is built from."""
-    facts = {"output": heads.output, "accuracies": accuracies}
+    facts = {"output": heads.output, "blocks": heads.blocks, "accuracies": accuracies}
     save_part(folder, heads, name=FILES, target=target, facts=facts)
 
 
 def load_heads(path: str, target: Target, *, to_be_trained_on: bool = False) -> tuple[MedusaHeads, Accuracies]:
-    """Read heads and their accuracies from a folder of `save_heads`.
+    """Read heads and their accuracies, from a folder of `save_heads` or from a published drafter.
 
     Args:
-        path: the folder.
+        path: the folder, or a published drafter's hub name.
         target: the target that the heads draft for.
         to_be_trained_on: whether training continues; the heads may then come from any target that they fit.
 
@@ -107,12 +113,31 @@ def load_heads(path: str, target: Target, *, to_be_trained_on: bool = False) -> 
     """
 
     def build(facts: dict[str, Any], weights: dict[str, Tensor]) -> MedusaHeads:
-        heads = MedusaHeads(target, num_heads=len(weights["weights"]), output=facts["output"])
+        num_heads, blocks = len(weights["weights"]), facts.get("blocks", 1)
+        heads = MedusaHeads(target, num_heads=num_heads, output=facts["output"], blocks=blocks)
         if len(facts["accuracies"]) != heads.num_heads:
             raise ValueError(f"{FILES}.json has accuracies of {len(facts['accuracies'])} of {heads.num_heads} heads")
         return heads
 
+    if is_published(path, own=FILES):
+        return _published_heads(path, target, to_be_trained_on=to_be_trained_on)
     known = {"output", "accuracies"}
     heads, facts = load_part(path, target, name=FILES, drafter="medusa", known=known, build=build,
                              to_be_trained_on=to_be_trained_on)  # fmt: skip
     return heads, facts["accuracies"]
+
+
+def _published_heads(path: str, target: Target, *, to_be_trained_on: bool) -> tuple[MedusaHeads, Accuracies]:
+    layer = target.model.model.get_output_embeddings()
+    rows, hidden_size = layer.weight.shape
+    read = read_published_heads(path, hidden_size=hidden_size, rows=rows)
+    output = "own" if read.outputs else "tied"
+    heads = MedusaHeads(target, num_heads=len(read.weights), output=output, blocks=read.blocks)
+    for own in heads.outputs:
+        own.register_parameter("bias", None)  # published heads have none, even if the target's output layer has one
+    tensors = {"weights": read.weights, "biases": read.biases}
+    tensors |= {f"outputs.{head}.weight": weight for head, weight in enumerate(read.outputs)}
+    sizes = {"hidden size": hidden_size, "vocabulary": rows}
+    fill(heads, tensors, files=read.files, dtype=heads.weights.dtype, device=heads.weights.device, sizes=sizes)
+    heads.name_or_path = path  # type: ignore[assignment]  # as for models of transformers
+    return heads.requires_grad_(to_be_trained_on), read.accuracies

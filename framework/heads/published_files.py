@@ -24,6 +24,16 @@ SAFE, PICKLED = ("*.safetensors",), ("*.pt", "*.bin")
 NAMED = 3  # tensors that an error names before it counts
 
 
+def is_published(path: str, *, own: str) -> bool:
+    """Whether a path names a published drafter instead of a folder that training wrote.
+
+    Args:
+        own: name of the two files of `save_part`, without suffix.
+    """
+    folder = Path(path).expanduser()
+    return not any((folder / f"{own}.{suffix}").is_file() for suffix in ("json", "safetensors"))
+
+
 @dataclass(frozen=True)
 class PublishedFiles:
     """A published drafter on this machine.
@@ -120,27 +130,40 @@ def fill(
         ValueError: tensors are missing, surplus, misshapen or quantised, or hold NaN: one line names them.
     """
     _make_nan(module, dtype, device)
-    expected = module.state_dict()
-    both = expected.keys() & tensors.keys()
-    misshapen = sorted(name for name in both if tensors[name].shape != expected[name].shape)
+    check_tensors(tensors, module.state_dict(), files=files, sizes=sizes)
+    module.load_state_dict(tensors)
+    return module.eval().requires_grad_(False)
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, files: PublishedFiles, sizes: Mapping[str, int]
+) -> None:
+    """Check names, shapes and kinds of tensors; for layouts whose names are not those of a module.
+
+    Args:
+        tensors: by name.
+        expected: tensors of the same names, shapes and kinds, for example on the meta device.
+        files: the checkpoint, for errors.
+        sizes: as for `fill`.
+
+    Raises:
+        ValueError: as by `fill`.
+    """
+    both = sorted(expected.keys() & tensors.keys())
+    misshapen = [name for name in both if tensors[name].shape != expected[name].shape]
+    floating = [name for name in both if expected[name].is_floating_point()]
     problems = [
         _listed("missing", sorted(expected.keys() - tensors.keys())),
         _listed("surplus", sorted(tensors.keys() - expected.keys())),
         _listed("misshapen", [f"{name} {_shapes(tensors[name], expected[name])}" for name in misshapen]),
-        _listed(
-            "quantised", sorted(n for n in both if expected[n].is_floating_point() > tensors[n].is_floating_point())
-        ),
+        _listed("quantised", [name for name in floating if not tensors[name].is_floating_point()]),
+        _listed("with NaN", [name for name in floating if tensors[name].isnan().any()]),
     ]
-    if not any(problems):
-        module.load_state_dict(tensors)
-        filled = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
-        problems = [_listed("with NaN", sorted(name for name, tensor in filled.items() if tensor.isnan().any()))]
-    if problems := [problem for problem in problems if problem]:
+    if any(problems):
         words = _in_words([(tensors[name].shape, expected[name].shape) for name in misshapen], sizes)
         why = f"made for {words}; its tensors" if words else "whose tensors"
-        problem = f"{why} do not fit: {'; '.join(problems)}"
+        problem = f"{why} do not fit: {'; '.join(filter(None, problems))}"
         raise OptionError(files.place.option, files.path, "a drafter of this layout, made for this target", problem)
-    return module.eval().requires_grad_(False)
 
 
 def _download(place: Place) -> Path:
