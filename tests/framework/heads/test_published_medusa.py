@@ -106,7 +106,7 @@ def test_heads_of_another_target_are_refused_in_words(tmp_path, settings, says):
         ("original", {"3.0.linear.weight": None}, {}, r"missing 3\.0\.linear\.weight;"),
         ("original", {"4.0.linear.weight": None}, {}, r"surplus 4\.0\.linear\.bias, 4\.1\.weight;"),
         ("original", {"1.1.weight": None}, {}, r"missing 1\.1\.weight;"),
-        ("vllm", {f"blocks.{i}.layers.0.weight": None for i in range(HEADS)}, {}, "without Medusa heads; allowed: a folder"),
+        ("vllm", {f"blocks.{i}.layers.0.weight": None for i in range(HEADS)}, {}, "without Medusa heads; allowed: a"),
         ("vllm", {"lm_heads.2.weight": None}, {}, r"missing lm_heads\.2\.weight;"),
         ("vllm", {"token_map": torch.arange(9)}, {}, "token_map drafts from a part of the vocabulary"),
         ("vllm", {}, {"logit_scale": 0.5}, r"whose logit_scale is 0\.5; allowed: heads with logit_scale 1"),
