@@ -303,6 +303,8 @@ class Outcome:
     @property
     def rejected(self) -> Tensor:
         """[B] bool: whether a child of the stop row was offered, and thus rejected."""
+        if not self.draft.num_nodes:
+            return torch.zeros_like(self.stop, dtype=torch.bool)
         after_stop = self.draft.parent == self.stop.unsqueeze(1) - 1
         return (self.draft.valid & after_stop).any(1)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from framework.core.cached_property import cached_property
 from framework.core.draft import Draft, Outcome, Readout, TargetRows
 from framework.core.drafter import Drafter, ShouldContinue, drafts_on_host, proposal
 from framework.core.sampling import Sampling, draw
@@ -52,6 +53,11 @@ class Decoding(Rows):
     def is_observed(self) -> bool:
         """Whether full outcomes are needed; compiled rounds do not return them."""
         return self.tally.detailed or self.on_round is not None
+
+    @cached_property
+    def no_draft(self) -> Draft:
+        """Draft without nodes, one for all rounds."""
+        return Draft.empty(self.sequences.num_rows, self.sequences.tokens.device)
 
     def next_uniforms(self) -> RoundUniforms:
         """Fresh uniforms for one round."""

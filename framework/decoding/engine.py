@@ -169,8 +169,7 @@ class Engine:
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)
             decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch, on_round)
-            draft = Draft.empty(len(prompts), device)
-            outcome, packed = self._on_device.commit(decoding, draft, output, decoding.next_uniforms())
+            outcome, packed = self._on_device.commit(decoding, decoding.no_draft, output, decoding.next_uniforms())
             self._on_device.read(decoding, packed)
         with stopwatch.stage("begin"):
             if has_tensors(self.gamma_policy):
@@ -228,6 +227,8 @@ class Engine:
         """Draft at most gamma tokens deep; in detailed mode, check the draft and all its probabilities."""
         # The last token of a row's budget is the replaced or bonus token.
         gamma, sequences = min(gamma, decoding.finisher.most_remaining - 1), decoding.sequences
+        if not gamma:
+            return decoding.no_draft
         with decoding.stopwatch.stage("draft"):
             before = sequences.snapshot() if decoding.tally.detailed else None
             draft = self._on_device.propose(sequences, gamma, uniforms, self.gamma_policy.should_continue)
