@@ -20,7 +20,7 @@ from framework.gamma_policies.round_profile import UNKNOWN_ALPHA, AcceptanceByDe
 from framework.metrics.stopwatch import Stopwatch
 from framework.models.tensor_parallel import agreed
 
-REPEATS = 3  # generations per gamma; each gives a ratio to rounds without a draft, in which the machine's speed cancels
+REPEATS = 5  # generations per gamma; each gives a ratio to rounds without a draft, in which the machine's speed cancels
 ROUNDS = 7  # of a generation; the first is not counted
 ROUNDS_OF_WARM_UP = 3  # a CUDA graph is replayed from the third run on
 # If acceptance were measured with a run's own uniforms, the run's gammas would depend on uniforms of later rounds.

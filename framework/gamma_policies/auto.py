@@ -10,8 +10,6 @@ from framework.core.option_error import OptionError
 from framework.gamma_policies.gamma_policy import LARGEST, check_number
 from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile
 
-ALLOWANCE = 6.0  # rounds without a draft that a generation may lose by drafts that were expected to pay
-
 
 class Auto:
     """Maximises expected tokens over measured round time, among a few gammas and plain decoding.
@@ -20,11 +18,9 @@ class Auto:
     after every round; the profile's count as a prior, and a round's weight decays. Drafting pays if the best gamma is
     faster than a round without a draft by `margin`.
 
-    A balance, in rounds without a draft, limits losses: a round with a draft adds its tokens per row minus its time,
-    up to ALLOWANCE, and every other round adds `most_loss`, up to the cost of a test. While drafting pays, drafts
-    continue down to a balance of -ALLOWANCE. While it does not, the cheapest draft that can pay tests the rates once
-    the balance covers its worst case. By the profile's times, a generation with T rounds without a draft therefore
-    loses at most most_loss * T + ALLOWANCE + the worst case of one round.
+    While it does not, the cheapest draft that can pay tests the rates, and a budget limits what tests lose: every round
+    without a draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By
+    the profile's times, tests therefore cost at most `most_loss` of the rounds without a draft.
 
     One gamma is chosen for all rows. Every generation starts anew, so equal profiles and seeds give equal tokens.
     """
@@ -94,8 +90,8 @@ class Auto:
 
     def begin(self) -> None:
         self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
-        self._balance = 0.0
-        self._gamma, self._is_paused = 0, False
+        self._budget = 0.0  # for tests, in rounds without a draft
+        self._gamma, self._pays, self._is_paused = 0, False, False
 
     def next_gamma(self) -> int:
         """
@@ -107,20 +103,20 @@ class Auto:
         tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
         speeds = {gamma: tokens[gamma] / self._times[gamma] for gamma in self.usable}
         best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
-        if best and speeds[best] >= 1 + self._margin and self._balance >= -ALLOWANCE:
+        self._pays = best > 0 and speeds[best] >= 1 + self._margin
+        if self._pays:
             self._gamma = best
         else:
-            self._gamma = self._test if self._balance >= self._lost_by_test else 0
+            self._gamma = self._test if self._budget >= self._lost_by_test else 0
         return self._gamma
 
     def observe(self, readout: Readout) -> None:
         self._acceptance.observe(self._gamma, readout)
-        num_active = sum(readout.active)
         if not readout.num_nodes:
-            self._balance = max(self._balance, min(self._balance + self._most_loss, self._lost_by_test))
-        elif num_active:
-            gain = sum(readout.committed) / num_active - self._time_of_draft
-            self._balance = min(self._balance + gain, max(ALLOWANCE, self._lost_by_test))
+            self._budget = min(self._budget + self._most_loss, self._lost_by_test)
+        elif not self._pays and any(readout.active):
+            gain = sum(readout.committed) / sum(readout.active) - self._time_of_draft
+            self._budget = min(self._budget + gain, self._lost_by_test)
         self._is_paused = not readout.num_nodes
 
     @property
