@@ -23,6 +23,7 @@ from experiments.config.cli_errors import value_errors
 from experiments.config.loaded_models import LoadedModels
 from experiments.config.resolvers import register_resolvers
 from experiments.config.setting import Setting, settings_of_drafters
+from experiments.hugging_face.outrider_generate import outrider_generate as outrider_generate
 from experiments.measurement.bench import measure
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.reporting.comparison import Comparison

@@ -43,8 +43,8 @@ class Finisher:
 
     Attributes:
         stopping: stopping criteria of a row.
-        finish_reasons: per row: eos, stop_string, length or context; "" while the row is running, "before" if it was
-            inactive from the start.
+        finish_reasons: per row: eos, stop_string, length, context or criterion (`end`); "" while the row is running,
+            "before" if it was inactive from the start.
         left: per row, tokens it may still commit, as of the host's last read; 0 for finished rows.
         remaining: [B] int64: the same, up to date on the device.
         eos: [E] int64: end-of-text tokens, on the device.
@@ -96,6 +96,11 @@ class Finisher:
             getattr(self, name).index_copy_(0, index, getattr(others, name))
         for name in ("_prompt_lengths", "_limits", "_limit_reasons", "finish_reasons", "left"):
             put(getattr(self, name), rows, getattr(others, name))
+
+    def end(self, row: int) -> None:
+        """End a row between rounds, whatever it holds, by a criterion of the caller's; its tokens stay."""
+        self.finish_reasons[row], self.left[row] = "criterion", 0
+        self._take_back(row, 0)
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """[...] bool: whether each token ends its row."""

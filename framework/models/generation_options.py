@@ -119,21 +119,26 @@ def active_options(config: GenerationConfig | None, generation: str | Mapping[st
     given: dict[str, Any] = vars(copy.deepcopy(config)) if config is not None else {}
     if isinstance(generation, Mapping):
         given.update(generation)
-    for name, is_active in REFUSED.items():
-        if given.get(name) is not None and _holds(is_active, given[name]):
-            if isinstance(generation, Mapping) and name in generation:
-                problem = f"which sets {name} to {given[name]!r}, which is not supported"
-                raise OptionError("generation", generation, f"others: {', '.join(PROCESSORS)}", problem)
-            raise OptionError(
-                "generation",
-                generation,
-                f"{{{name}: null}} to drop it alone, or ignore",
-                f"and the model's generation_config sets {name} to {given[name]!r}, which is not supported",
-            )
+    for name in refused_options(given):
+        if isinstance(generation, Mapping) and name in generation:
+            problem = f"which sets {name} to {given[name]!r}, which is not supported"
+            raise OptionError("generation", generation, f"others: {', '.join(PROCESSORS)}", problem)
+        raise OptionError(
+            "generation",
+            generation,
+            f"{{{name}: null}} to drop it alone, or ignore",
+            f"and the model's generation_config sets {name} to {given[name]!r}, which is not supported",
+        )
     active = {name: given[name] for name in PROCESSORS if _is_active(name, given.get(name))}
     if given.get("min_new_tokens") is not None:
         active.pop("min_length", None)  # as in `generate`
     return active
+
+
+def refused_options(given: Mapping[str, Any]) -> list[str]:
+    """Names of unsupported options that are active among these."""
+    given = {name: value for name, value in given.items() if value is not None}
+    return [name for name, is_active in REFUSED.items() if name in given and _holds(is_active, given[name])]
 
 
 def _holds(is_active: Callable[[Any], bool], value: Any) -> bool:

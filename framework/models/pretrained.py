@@ -429,6 +429,16 @@ def device_named(device: str) -> torch.device:
         ) from error
 
 
+def load_tokenizer(path: str, *, option: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder or hub name, which is the value of `option` in errors.
+
+    Raises:
+        OSError: there is none, or the hub cannot be reached.
+        ValueError: it cannot be read.
+    """
+    return _load_tokenizer(locate(path, option=option, kind="tokenizer", holding=TOKENIZER_FILES))
+
+
 def _load_tokenizer(place: Place, *, advice: str = "") -> PreTrainedTokenizerBase:
     with place.loading():
         try:
@@ -496,6 +506,7 @@ def served(model: PreTrainedModel, attention: str, **settings: Any) -> CachedLM:
     Raises:
         ValueError: the model cannot be served exactly, or cannot run with the attention requested.
     """
+    fused_attention.register()
     own = own_attention(model)
     ours = fused_attention.NAME if attention == AUTO else attention
     if ours in OURS and can_change(model):

@@ -1,0 +1,1 @@
+"""Folder that transformers reads for `model.generate(custom_generate=..., trust_remote_code=True)`."""
