@@ -56,8 +56,8 @@ class MedusaHeads(nn.Module):
         self.biases = nn.Parameter(zeros[:, 0].clone())  # b
         if output == "mapped":
             self.maps = nn.Parameter(zeros + torch.eye(hidden_size).to(zeros))  # P
-        own = layer.as_linear() if isinstance(layer, Int8Linear) else layer  # integers cannot be trained
-        copies = [copy.deepcopy(own) for _ in range(num_heads)] if output == "own" else []
+        # Integers cannot be trained.
+        copies = [copy.deepcopy(as_linear(layer)) for _ in range(num_heads)] if output == "own" else []
         self.outputs = nn.ModuleList(copies).requires_grad_(True)
         # Wrapped in a function, so that the target's layer is not registered as a submodule.
         self._tied: Callable[[], nn.Module] = lambda: layer
@@ -91,6 +91,27 @@ class MedusaHeads(nn.Module):
                 states = torch.einsum("...kh,kgh->...kg", states, self.maps[:depth]).contiguous()
             logits = self._tied()(states.to(self._dtype))
         return logits[..., : self._width].to(device)  # rows beyond V are padding
+
+    def output_layers(self) -> list[nn.Module]:
+        """The output layers, one per head with those of "mapped" multiplied out, W P_k; if "tied", the one of all."""
+        if self.output == "own":
+            return list(self.outputs)
+        layer = as_linear(self._tied())
+        return [layer] if self.output == "tied" else [_after(layer, matrix) for matrix in self.maps]
+
+
+def as_linear(layer: Any) -> Any:
+    """An output layer with floating weights: those of an int8 layer, multiplied by their scales."""
+    return layer.as_linear() if isinstance(layer, Int8Linear) else layer
+
+
+@torch.no_grad()
+def _after(layer: Any, matrix: Tensor) -> nn.Module:
+    """Output layer whose input a matrix [H, H] multiplies."""
+    both, weight = copy.deepcopy(layer), layer.weight
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    both.weight = nn.Parameter((weight.to(wide) @ matrix.to(weight.device, wide)).to(weight.dtype), requires_grad=False)
+    return both
 
 
 def save_heads(folder: Path, heads: MedusaHeads, *, target: Target, accuracies: Accuracies) -> None:

@@ -1,7 +1,8 @@
 """Files of drafters that other projects publish: their config, their tensors, and modules filled with them.
 
 A reader of a published layout takes these steps: `open_published` the folder or repository; build a module from
-`config` and the tensors' shapes; rename `tensors()` to the module's names; `fill` the module.
+`config` and the tensors' shapes; rename `tensors()` to the module's names; `fill` the module. A writer returns an
+`Export`, and is registered in `experiments/export.py`.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from framework.core.option_error import OptionError
@@ -98,6 +100,29 @@ def open_published(path: str, *, option: str = "path") -> PublishedFiles:
         if not isinstance(config, dict):
             raise ValueError("its config.json holds no settings")
     return PublishedFiles(path=path, folder=folder, config=config, place=place)
+
+
+@dataclass(frozen=True)
+class Export:
+    """A drafter in a published format.
+
+    Attributes:
+        config: contents of config.json.
+        tensors: by name, each with its own memory.
+        stem: name of the file of tensors, without suffix.
+        speculative_config: vLLM's, without the model's place; None: vLLM does not read the format.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    stem: str = "model"
+    speculative_config: dict[str, Any] | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write config.json and the tensors to a folder, which is created if missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n")
+        save_file(self.tensors, folder / f"{self.stem}.safetensors", metadata={"format": "pt"})
 
 
 def fill(

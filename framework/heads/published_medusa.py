@@ -41,6 +41,23 @@ class Layout:
             [name.format(head=head, block=block, blocks=blocks) for block in range(blocks)] for head in range(num_heads)
         ]
 
+    def tensors(self, *, weights: Tensor, biases: Tensor, outputs: Sequence[Tensor], blocks: int) -> dict[str, Tensor]:
+        """Tensors of heads by their names, each with its own memory.
+
+        Args:
+            weights: [K, H, H].
+            biases: [K, H].
+            outputs: K output layers [V, H], one that all heads share, or none.
+            blocks: how often a head's block is applied.
+        """
+        named: dict[str, Tensor] = {}
+        for kind, values in (("weight", weights), ("bias", biases)):
+            for names, tensor in zip(self.names(kind, len(weights), blocks), values, strict=True):
+                named |= dict.fromkeys(names, tensor)
+        for names, tensor in zip(self.names("output", len(outputs), blocks), outputs, strict=True):
+            named[names[0]] = tensor
+        return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in named.items()}
+
 
 ORIGINAL = Layout("{head}.{block}.linear.weight", "{head}.{block}.linear.bias", "{head}.{blocks}.weight")
 VLLM = Layout("blocks.{head}.layers.{block}.weight", "blocks.{head}.layers.{block}.bias", "lm_heads.{head}.weight")
@@ -121,27 +138,6 @@ def read_published_heads(path: str, *, hidden_size: int, rows: int) -> Published
         blocks=blocks,
         accuracies=_accuracies(files, num_heads),
     )
-
-
-def in_layout(
-    layout: Layout, *, weights: Tensor, biases: Tensor, outputs: Sequence[Tensor], blocks: int
-) -> dict[str, Tensor]:
-    """Tensors of heads by the names of a layout, each with its own memory.
-
-    Args:
-        layout: the layout.
-        weights: [K, H, H].
-        biases: [K, H].
-        outputs: K output layers [V, H]; one, which all heads share in vLLM's layout; or none.
-        blocks: how often a head's block is applied.
-    """
-    named: dict[str, Tensor] = {}
-    for kind, values in (("weight", weights), ("bias", biases)):
-        for names, tensor in zip(layout.names(kind, len(weights), blocks), values, strict=True):
-            named |= dict.fromkeys(names, tensor)
-    for names, tensor in zip(layout.names("output", len(outputs), blocks), outputs, strict=True):
-        named[names[0]] = tensor
-    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in named.items()}
 
 
 def _count(tensors: dict[str, Tensor], name: str, part: str) -> int:

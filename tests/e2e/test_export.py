@@ -1,0 +1,36 @@
+"""The command that exports drafters: its lines load the folder, its errors name the option."""
+
+import json
+import sys
+
+import pytest
+
+from experiments import export
+from experiments.proof.tiny_drafters import save_tiny_heads
+from framework.conformance.tiny_models import save_tiny, tiny_target
+
+
+def test_the_command_says_how_to_load_the_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_tiny(tmp_path / "target")
+    path = save_tiny_heads(tmp_path / "ours", tiny_target())
+
+    def run(*arguments):
+        given = [f"target.path={tmp_path / 'target'}", "target=pretrained", "target.dtype=float32", "device=cpu"]
+        monkeypatch.setattr(sys, "argv", ["export", *given, f"drafter.path={path}", *arguments])
+        export.main()
+        return capsys.readouterr()
+
+    lines = run("format=medusa_vllm", "out=there").out.splitlines()
+    assert "drafter=medusa drafter.path=there" in lines[1] and lines[2].startswith("vLLM:  vllm serve /")
+    config = json.loads(lines[2].split("'")[1])
+    assert config == {"model": "there", "method": "medusa", "num_speculative_tokens": 3}
+    for arguments, says in (
+        (["out=there"], "out is 'there', which exists; allowed: a new or empty folder"),
+        (["format=eagle9"], "format is 'eagle9'; allowed: medusa, medusa_vllm with drafter=medusa"),
+        (["drafter=dart"], "drafter is 'dart', which no format takes; allowed: "),
+        ([f"drafter.path={tmp_path / 'target'}"], "drafter.path is "),
+    ):
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert says in capsys.readouterr().err
