@@ -5,10 +5,10 @@ INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compare benchmark prove gpu test test-slow test-extras test-peers mutants lint docs tour zoo clean
+.PHONY: help venv compare benchmark prove gpu test test-slow test-extras test-peers check-speculators mutants lint docs tour zoo clean
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 19
 
 venv: $(INSTALLED)  ## Create .venv with the pinned dependencies
 
@@ -42,6 +42,14 @@ test-peers: $(INSTALLED)  ## Install OpenVINO and llama.cpp (built from source, 
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[openvino,llama-cpp]"
 	$(PYTEST) tests/experiments/peers
 
+# PyPI's torchvision does not fit every build of PyTorch, and the package does not import it.
+check-speculators: $(INSTALLED)  ## Install the package speculators beside .venv; compare its logits on exported drafters
+	$(PYTHON) -m venv .venv-speculators
+	.venv-speculators/bin/python -m pip install --disable-pip-version-check -q speculators==0.9.0 $(shell grep ^torch== constraints.txt)
+	.venv-speculators/bin/python -m pip uninstall -q -y torchvision torchaudio
+	HF_HUB_OFFLINE=1 LOGURU_LEVEL=ERROR .venv-speculators/bin/python -m tests.support.speculators_check
+	$(PYTEST) tests/framework/heads/test_speculators_format.py
+
 lint: $(INSTALLED)  ## Check style, formatting and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -58,7 +66,7 @@ zoo: $(INSTALLED)  ## Train the embedded models again; resumes after an interrup
 	$(BIN)/python -m experiments.make_zoo
 
 clean:  ## Remove .venv and caches; keeps trained models and measurements
-	rm -rf .venv build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-speculators build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation resumes and a finished one is skipped.

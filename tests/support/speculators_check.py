@@ -1,0 +1,61 @@
+"""Exported folders in the `speculators` package: its logits on stored inputs, in an environment of its own.
+
+`make check-speculators` runs this file with the package's Python, which has no Outrider. Each folder below
+`tests/support/speculators` is an export, with `forward.safetensors`: the inputs, and the package's logits. `--write`
+stores these logits; without it, they are compared with the stored ones.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+FOLDER = Path(__file__).parent / "speculators"
+STEPS = 5
+TOLERANCE = 1e-5  # the package computes softmax and norms in float32
+
+
+def package_logits(folder: Path, hidden_states: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    """[STEPS, T, Vd] logits of a draft from every position, whose further tokens are those of the text.
+
+    Args:
+        hidden_states: [T, 3 H] the target's states.
+        input_ids: [T] int64: the token after each of them.
+    """
+    from speculators import SpeculatorModel, SpeculatorModelConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config = SpeculatorModelConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = SpeculatorModel.from_pretrained(folder, config=config, dtype=torch.float64).eval()
+    logits: list[torch.Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: logits.append(output[0]))
+    with torch.no_grad():
+        model(
+            hidden_states=hidden_states[None].double(),
+            input_ids=input_ids[None],
+            document_ids=torch.zeros_like(input_ids)[None],
+            ttt_steps=STEPS,
+        )
+    return torch.stack(logits)
+
+
+def main() -> None:
+    worst = 0.0
+    for folder in sorted(file.parent for file in FOLDER.glob("*/forward.safetensors")):
+        stored = load_file(folder / "forward.safetensors")
+        logits = package_logits(folder, stored["hidden_states"], stored["input_ids"])
+        if "--write" in sys.argv:
+            save_file(stored | {"logits": logits.contiguous()}, folder / "forward.safetensors")
+            continue
+        difference = float((logits - stored["logits"]).abs().max())
+        worst = max(worst, difference)
+        print(f"{folder.name}: {logits.numel()} logits of {STEPS} steps, largest difference {difference:.1e}")
+    if worst > TOLERANCE:
+        sys.exit(f"the package's logits differ by {worst:.1e}; allowed: {TOLERANCE:.0e}")
+
+
+if __name__ == "__main__":
+    main()
