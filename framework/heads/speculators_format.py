@@ -1,23 +1,24 @@
-"""EAGLE-3 drafters for other projects: the original layout, and folders of the `speculators` package, which vLLM loads.
+"""Drafters as folders of the `speculators` package, which vLLM loads.
 
-Both are written from the original layout's config and tensors (`midlayer.*`, `fc`, `norm`, `lm_head`, `d2t`, `t2d`).
+They are written from config and tensors of the layout in which their own projects publish them.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from framework.heads.published_files import Export
 
 VERSION = "0.9.0"  # of the package that `make check-speculators` installs
-# Entries of the original config that describe the layer.
-OF_LAYER = (
+# Entries of a config that describe the layers.
+OF_LAYERS = (
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta",
-    "rope_scaling", "attention_bias", "mlp_bias",
+    "rope_scaling", "attention_bias", "mlp_bias", "layer_types", "sliding_window",
 )  # fmt: skip
-OF_DRAFTER = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")
+OF_EAGLE3 = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")
 
 
 def speculators_eagle3(
@@ -29,36 +30,72 @@ def speculators_eagle3(
     layers: list[int],
     speculative_tokens: int,
 ) -> Export:
-    """An EAGLE-3 drafter as a folder of the `speculators` package.
+    """An EAGLE-3 drafter.
 
     Args:
-        config: in the original layout; `OF_LAYER` and `OF_DRAFTER` are used, and draft_vocab_size.
-        tensors: in the original layout, with embed_tokens.weight: the package takes absent embeddings from the target.
+        config: in the original layout, of which `OF_LAYERS`, `OF_EAGLE3` and draft_vocab_size are used.
+        tensors: in the original layout (`midlayer.*`, `fc`, `norm`, `lm_head`, `d2t`, `t2d`), with embed_tokens.weight
+            if the embeddings are not the target's.
         name: folder or hub name of the target, which the package reads too.
         architectures: class names of the target.
         layers: the target's hidden states that fc reads, as indices of `hidden_states`.
         speculative_tokens: tokens per draft, >= 1.
     """
-    proposal = {"proposal_type": "greedy", "speculative_tokens": speculative_tokens}
-    settings = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": VERSION,
-        "transformer_layer_config": {key: config[key] for key in OF_LAYER if key in config},
+    further = {
         "draft_vocab_size": config["draft_vocab_size"],
         "eagle_aux_hidden_state_layer_ids": layers,
         "norm_before_residual": False,  # vLLM takes true where it is absent
+    } | {key: config[key] for key in OF_EAGLE3 if key in config}
+    tensors = {key.replace("midlayer.", "layers.0.", 1): tensor for key, tensor in tensors.items()}
+    return _export("eagle3", config, tensors, further, name, architectures, speculative_tokens)
+
+
+def speculators_dflash(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, name: str, architectures: list[str]
+) -> Export:
+    """A DFlash drafter; the package takes embeddings and output layer from the target.
+
+    Args:
+        config: in the original layout, of which `OF_LAYERS`, block_size and dflash_config are used. Its
+            target_layer_ids number the layers' outputs, so 0 is `hidden_states[1]`.
+        tensors: in the original layout (`fc`, `hidden_norm`, `layers.*`, `norm`).
+        name: folder or hub name of the target, which the package reads too.
+        architectures: class names of the target.
+    """
+    settings = config["dflash_config"]
+    block = config.get("block_size") or settings["block_size"]
+    further = {
+        "draft_vocab_size": config["vocab_size"],
+        "block_size": block,
+        "aux_hidden_state_layer_ids": [layer + 1 for layer in settings["target_layer_ids"]],
+        "mask_token_id": settings["mask_token_id"],
+    }
+    return _export("dflash", config, tensors, further, name, architectures, block - 1)
+
+
+def _export(
+    kind: str,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    further: Mapping[str, Any],
+    name: str,
+    architectures: list[str],
+    speculative_tokens: int,
+) -> Export:
+    proposal = {"proposal_type": "greedy", "speculative_tokens": speculative_tokens}
+    settings = {
+        "architectures": [{"eagle3": "Eagle3Speculator", "dflash": "DFlashSpeculator"}[kind]],
+        "speculators_model_type": kind,
+        "speculators_version": VERSION,
+        "transformer_layer_config": {key: config[key] for key in OF_LAYERS if key in config},
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": kind,
             "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
             "default_proposal_method": "greedy",
             "verifier": {"name_or_path": name, "architectures": architectures},
         },
-    } | {key: config[key] for key in OF_DRAFTER if key in config}
-    renamed = {_layer_named(name): tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
-    speculative = {"method": "eagle3", "num_speculative_tokens": speculative_tokens}
-    return Export(config=settings, tensors=renamed, speculative_config=speculative)
-
-
-def _layer_named(name: str) -> str:
-    return name.replace("midlayer.", "layers.0.", 1) if name.startswith("midlayer.") else name
+        **further,
+    }
+    own = {key: tensor.detach().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
+    speculative = {"method": kind, "num_speculative_tokens": speculative_tokens}
+    return Export(config=settings, tensors=own, speculative_config=speculative)

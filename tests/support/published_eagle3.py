@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+
+from tests.support.reference_layers import attention, gated_mlp, normed, turned
 
 
 def random_eagle3(*, seed: int = 0, **settings: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -56,24 +57,16 @@ def reference_logits(
         drafted: [D] int64 tokens after those.
     """
     w = {name.removesuffix(".weight"): tensor.double() for name, tensor in tensors.items()}
-    size, heads, groups = config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]
+    size = config["head_dim"]
 
     def rms(name: str, vector: Tensor) -> Tensor:
-        return w[name] * vector / (vector.pow(2).mean(-1, keepdim=True) + config["rms_norm_eps"]).sqrt()
-
-    def turned(vector: Tensor, position: int) -> Tensor:
-        """Rotary embedding: pairs (i, i + size / 2), the i-th turned by position / theta^(2 i / size)."""
-        angles = position * config["rope_theta"] ** (-2 * torch.arange(size // 2, dtype=torch.float64) / size)
-        first, second = vector[..., : size // 2], vector[..., size // 2 :]
-        return torch.cat(
-            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
-        )
+        return normed(w[name], vector, config["rms_norm_eps"])
 
     def heads_of(kind: str, both: Tensor, position: int) -> Tensor:
         vector = (w[f"midlayer.self_attn.{kind}_proj"] @ both).unflatten(0, (-1, size))
         if f"midlayer.self_attn.{kind}_norm" in w:
             vector = rms(f"midlayer.self_attn.{kind}_norm", vector)
-        return vector if kind == "v" else turned(vector, position)
+        return vector if kind == "v" else turned(vector, position, config["rope_theta"])
 
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -81,20 +74,13 @@ def reference_logits(
     state = torch.empty(0)
     for position, token in enumerate([*tokens.tolist(), *drafted.tolist()]):
         g = w["fc"] @ features[position].double() if position < len(tokens) else state
-        normed = rms("midlayer.hidden_norm", g)
-        both = torch.cat([rms("midlayer.input_layernorm", w["embed_tokens"][token]), normed])
+        hidden = rms("midlayer.hidden_norm", g)
+        both = torch.cat([rms("midlayer.input_layernorm", w["embed_tokens"][token]), hidden])
         query = heads_of("q", both, position)
         keys.append(heads_of("k", both, position))
         values.append(heads_of("v", both, position))
-        attended = []
-        for head in range(heads):
-            group = head // (heads // groups)
-            scores = torch.stack([key[group] @ query[head] for key in keys]) / size**0.5
-            attended.append(sum(s * value[group] for s, value in zip(scores.softmax(0), values, strict=True)))
-        residual = normed if config.get("norm_before_residual") else g
-        s = residual + w["midlayer.self_attn.o_proj"] @ torch.cat(attended)
-        inner = rms("midlayer.post_attention_layernorm", s)
-        gated = silu(w["midlayer.mlp.gate_proj"] @ inner) * (w["midlayer.mlp.up_proj"] @ inner)
-        state = s + w["midlayer.mlp.down_proj"] @ gated
+        residual = hidden if config.get("norm_before_residual") else g
+        s = residual + w["midlayer.self_attn.o_proj"] @ attention(query, keys, values)
+        state = s + gated_mlp(w, "midlayer.mlp", rms("midlayer.post_attention_layernorm", s))
         logits.append(w["lm_head"] @ rms("norm", state))
     return torch.stack(logits[len(tokens) - 1 :])

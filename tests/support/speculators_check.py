@@ -17,11 +17,14 @@ TOLERANCE = 1e-5  # the package computes softmax and norms in float32
 
 
 def package_logits(folder: Path, hidden_states: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-    """[STEPS, T, Vd] logits of a draft from every position, whose further tokens are those of the text.
+    """Logits of drafts from the positions of a text, as the package orders them.
+
+    eagle3: [STEPS, T, Vd], one step for all positions at a time; the tokens of further steps are those of the text.
+    dflash: [T - block, block, V], a block for every position in turn.
 
     Args:
         hidden_states: [T, 3 H] the target's states.
-        input_ids: [T] int64: the token after each of them.
+        input_ids: [T] int64: for eagle3 the token after each state, for dflash the token of each state.
     """
     from speculators import SpeculatorModel, SpeculatorModelConfig
     from transformers.utils import logging
@@ -30,16 +33,22 @@ def package_logits(folder: Path, hidden_states: torch.Tensor, input_ids: torch.T
     config = SpeculatorModelConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = "eager"
     model = SpeculatorModel.from_pretrained(folder, config=config, dtype=torch.float64).eval()
+    given = {
+        "hidden_states": hidden_states[None].double(),
+        "input_ids": input_ids[None],
+        "document_ids": torch.zeros_like(input_ids)[None],
+    }
     logits: list[torch.Tensor] = []
     model.lm_head.register_forward_hook(lambda module, inputs, output: logits.append(output[0]))
     with torch.no_grad():
-        model(
-            hidden_states=hidden_states[None].double(),
-            input_ids=input_ids[None],
-            document_ids=torch.zeros_like(input_ids)[None],
-            ttt_steps=STEPS,
-        )
-    return torch.stack(logits)
+        if config.speculators_model_type == "eagle3":
+            model(**given, ttt_steps=STEPS)
+            return torch.stack(logits)
+        blocks = len(input_ids) - config.block_size
+        last = torch.zeros(1, len(input_ids), config.transformer_layer_config.hidden_size, dtype=torch.float64)
+        mask = torch.ones_like(input_ids)[None]
+        model._backbone_forward(**given, loss_mask=mask, verifier_last_hidden_states=last, max_anchors=blocks)
+        return logits[0].unflatten(0, (blocks, config.block_size))
 
 
 def main() -> None:
@@ -52,7 +61,7 @@ def main() -> None:
             continue
         difference = float((logits - stored["logits"]).abs().max())
         worst = max(worst, difference)
-        print(f"{folder.name}: {logits.numel()} logits of {STEPS} steps, largest difference {difference:.1e}")
+        print(f"{folder.name}: {logits.numel()} logits, largest difference {difference:.1e}")
     if worst > TOLERANCE:
         sys.exit(f"the package's logits differ by {worst:.1e}; allowed: {TOLERANCE:.0e}")
 

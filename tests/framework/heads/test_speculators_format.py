@@ -10,35 +10,50 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from framework.heads.speculators_format import speculators_eagle3
-from tests.support.published_eagle3 import random_eagle3, reference_logits
+from framework.heads.published_files import Export
+from framework.heads.speculators_format import speculators_dflash, speculators_eagle3
+from tests.support import published_dflash, published_eagle3
 
 FOLDER = Path(__file__).parents[2] / "support" / "speculators"
-SETTINGS = {
+EAGLE3 = {
     "eagle3": {},
     "eagle3_qwen3": {"model_type": "qwen3", "draft_vocab_size": 50, "norm_before_residual": True},
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_an_export_is_the_folder_that_the_package_was_checked_with(tmp_path, name):
-    config, tensors = random_eagle3(**SETTINGS[name])
+def export_of(name: str) -> Export:
     target = {"name": "tests/support/speculators/target", "architectures": ["LlamaForCausalLM"]}
-    speculators_eagle3(config, tensors, **target, layers=[0, 1, 2], speculative_tokens=5).save(tmp_path)
+    if name == "dflash":
+        return speculators_dflash(*published_dflash.random_dflash(), **target)
+    drafter = published_eagle3.random_eagle3(**EAGLE3[name])
+    return speculators_eagle3(*drafter, **target, layers=[0, 1, 2], speculative_tokens=5)
+
+
+@pytest.mark.parametrize("name", ["dflash", *EAGLE3])
+def test_an_export_is_the_folder_that_the_package_was_checked_with(tmp_path, name):
+    export_of(name).save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text()) == json.loads((FOLDER / name / "config.json").read_text())
-    expected = load_file(FOLDER / name / "model.safetensors")
-    saved = load_file(tmp_path / "model.safetensors")
-    assert saved.keys() == expected.keys()
-    for key, tensor in expected.items():
-        torch.testing.assert_close(saved[key], tensor, rtol=0, atol=0)
+    expected, saved = (load_file(folder / "model.safetensors") for folder in (FOLDER / name, tmp_path))
+    assert saved.keys() == expected.keys() and all(torch.equal(saved[key], expected[key]) for key in expected)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_packages_logits_are_the_published_formula(name):
-    config, tensors = random_eagle3(**SETTINGS[name])
+@pytest.mark.parametrize("name", EAGLE3)
+def test_eagle3s_logits_in_the_package_are_the_published_formula(name):
+    config, tensors = published_eagle3.random_eagle3(**EAGLE3[name])
     stored = load_file(FOLDER / name / "forward.safetensors")
     features, tokens, logits = stored["hidden_states"], stored["input_ids"], stored["logits"]
     for last in range(len(tokens)):
         drafted = tokens[last + 1 : last + len(logits)]
-        expected = reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], drafted)
+        expected = published_eagle3.reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], drafted)
         torch.testing.assert_close(logits[: len(expected), last], expected, rtol=0, atol=1e-5)
+
+
+def test_dflashs_logits_in_the_package_are_the_published_formula():
+    config, tensors = published_dflash.random_dflash()
+    stored, target = (load_file(FOLDER / name) for name in ("dflash/forward.safetensors", "target/model.safetensors"))
+    ends = {"embeddings": target["model.embed_tokens.weight"], "output": target["lm_head.weight"]}
+    features, tokens = stored["hidden_states"], stored["input_ids"]
+    for place, logits in enumerate(stored["logits"]):
+        pending = int(tokens[place])
+        expected = published_dflash.reference_logits(config, tensors, features[:place], pending, **ends)
+        torch.testing.assert_close(logits[1:], expected, rtol=0, atol=1e-5)
