@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
 
 from experiments.config.builders import build_candidate, build_sampling, build_tracker
 from experiments.config.cli_errors import one_line_errors, status
@@ -24,6 +25,8 @@ from experiments.measurement.bench import measure
 from experiments.measurement.plan import Candidate
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.reporting.publish import mirror, mirror_missing, print_report
+from experiments.reporting.tables.accepted_lengths import NOTE, accepted_lengths
+from experiments.reporting.tables.text_table import shown
 from experiments.results.record import Record
 from experiments.results.records import load_records
 
@@ -35,6 +38,7 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors():
         folder = Path(HydraConfig.get().runtime.output_dir)
         check_publish(cfg)
+        check_kind("accepted_lengths", cfg.accepted_lengths, [bool])
         earlier = None if cfg.compare_to is None else read_records("compare_to", str(cfg.compare_to))
         if cfg.records is not None:
             records = read_records("records", str(cfg.records))
@@ -42,6 +46,7 @@ def main(cfg: DictConfig) -> None:
             if tracker:
                 mirror_missing(Path(cfg.records), tracker)
             print_report(records, folder, source=str(cfg.records), compare_to=earlier, tracker=tracker)
+            print_accepted_lengths(cfg, records)
             return
         candidates: list[Candidate] = []
         records = []
@@ -55,6 +60,7 @@ def main(cfg: DictConfig) -> None:
             # Report the finished records of an interrupted run too.
             tracker = build_tracker(cfg, resources) if is_whole else None
             print_report(records, folder, compare_to=earlier, tracker=tracker)
+            print_accepted_lengths(cfg, records)
         for candidate in candidates:
             candidate.raise_error()
 
@@ -114,6 +120,13 @@ def read_records(key: str, source: str) -> list[Record]:
             f"runs, or {PROJECT}entity/project"
         )
     return records
+
+
+def print_accepted_lengths(cfg: DictConfig, records: list[Record]) -> None:
+    """Print the table of accepted lengths if it is asked for."""
+    if cfg.accepted_lengths and records:
+        table = shown(accepted_lengths(records), title="Mean accepted length", caption=NOTE)
+        Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def check_publish(cfg: DictConfig) -> None:

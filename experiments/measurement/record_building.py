@@ -28,6 +28,7 @@ from experiments.results.passed_checks import has_passed
 from experiments.results.prompt_bootstrap import intervals
 from experiments.results.record import Record
 from framework.core.sampling import Sampling
+from framework.metrics.accepted_length import AcceptedLengths, Request
 from framework.metrics.equality import Difference
 from framework.models.target import Target
 from framework.prompts.prompt_set import PromptSet
@@ -47,6 +48,7 @@ def build_record(
     metrics = all_metrics(name, tally, merged.with_parts, merged.runs, parted) | _own_metrics(
         candidate, merged, plan, target
     )
+    metrics |= _accepted_lengths(candidate)
     metrics |= expert_metrics(candidate.experts, parts) | intervals(candidate.rows, plan.prompts_per_batch)
     if plan.arrivals is not None:
         metrics |= _serving(candidate, merged, plan, plan.arrivals, parts)
@@ -101,6 +103,12 @@ def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Targe
     if found := candidate.divergences:
         metrics["divergence/total_variation"] = sum(found) / len(found)
     return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})
+
+
+def _accepted_lengths(candidate: Candidate) -> dict[str, float | None]:
+    """Mean accepted length as other projects define it."""
+    requests = [Request(row["new_tokens"], row["accepted"], row["rounds"]) for row in candidate.rows]
+    return AcceptedLengths.of(candidate.tally, requests).metrics()
 
 
 def _serving(

@@ -189,17 +189,17 @@ class Tally:
         """
         tested, accepted = sum(self.tested_by_position), sum(self.accepted_by_position)
         metrics: dict[str, Any] = {
-            "tau": _ratio(self.committed, self.num_rounds),
-            "alpha/empirical": _ratio(accepted, tested),
-            "gamma/chosen": _ratio(float(self.gammas @ np.arange(len(self.gammas))), float(self.gammas.sum())),
-            "undrafted": _ratio(float(self.passes[0]), self.num_passes),
+            "tau": ratio(self.committed, self.num_rounds),
+            "alpha/empirical": ratio(accepted, tested),
+            "gamma/chosen": ratio(float(self.gammas @ np.arange(len(self.gammas))), float(self.gammas.sum())),
+            "undrafted": ratio(float(self.passes[0]), self.num_passes),
         }
         for position, (kept, tried) in enumerate(
             zip(self.accepted_by_position, self.tested_by_position, strict=True), start=1
         ):
-            metrics[f"alpha/position/{position}"] = _ratio(kept, tried)
+            metrics[f"alpha/position/{position}"] = ratio(kept, tried)
         if self.detailed:
-            metrics["alpha/overlap"] = _ratio(self.overlap, self.overlap_tested)
+            metrics["alpha/overlap"] = ratio(self.overlap, self.overlap_tested)
             alpha = metrics["alpha/overlap" if self.token_rule else "alpha/empirical"]
             metrics["tau/eq1"] = self._expected_by_eq1(alpha) if self.shape is Shape.CHAIN else None
             promises = [(self.expected, self.expected_variance, self.max_gamma)]
@@ -223,8 +223,9 @@ class Tally:
         alpha = min(alpha, 1.0)  # a mean of float32 sums may exceed 1 by rounding
         offered = self.accepted.sum(1).tolist()
         total = sum(count * theory.expected_tokens(alpha, nodes) for nodes, count in enumerate(offered))
-        return _ratio(total, self.num_rounds)
+        return ratio(total, self.num_rounds)
 
 
-def _ratio(numerator: float, denominator: float) -> float | None:
+def ratio(numerator: float, denominator: float) -> float | None:
+    """The quotient; None for a denominator of 0."""
     return numerator / denominator if denominator else None

@@ -1,5 +1,6 @@
 """A comparison on a user's own models: it runs with what fits them, names the rest, and names the models."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def test_what_fits_is_measured_and_the_rest_is_named(
     for text in (out, markdown, (tmp_path / "first" / "report.html").read_text()):
         assert f"{name}/target ({size / 1000:.0f}k, float32)" in text and words in text
     assert records["ngram"].models["drafter"] == []
+
+    assert "sglang server" not in out
+    run(f"records={tmp_path / 'first'}", "accepted_lengths=true", f"hydra.run.dir={tmp_path / 'again'}")
+    (line,) = [each for each in capfd.readouterr().out.partition("sglang server")[2].splitlines() if "ngram" in each]
+    shown = [f"{records['ngram'].metrics[f'accepted_length/{name}']:.3f}" for name in ("vllm", "sglang")]
+    assert re.findall(r"\d\.\d{3}", line)[:2] == shown
 
     runs = [read_offline_run(each) for each in (tmp_path / "first").glob("wandb/offline-run-*")]
     assert {each["group"] for each in runs} == {f"compare {name}/target first"}
