@@ -18,7 +18,8 @@ OF_LAYERS = (
     "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta",
     "rope_scaling", "attention_bias", "mlp_bias", "layer_types", "sliding_window",
 )  # fmt: skip
-OF_EAGLE3 = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")
+ARCHITECTURES = {"eagle3": "Eagle3Speculator", "peagle": "PEagleSpeculator", "dflash": "DFlashSpeculator"}
+OF_EAGLE3 = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size", "mask_token_id")
 
 
 def speculators_eagle3(
@@ -30,12 +31,12 @@ def speculators_eagle3(
     layers: list[int],
     speculative_tokens: int,
 ) -> Export:
-    """An EAGLE-3 drafter.
+    """An EAGLE-3 drafter; or P-EAGLE, if it has the tensor mask_hidden.
 
     Args:
         config: in the original layout, of which `OF_LAYERS`, `OF_EAGLE3` and draft_vocab_size are used.
         tensors: in the original layout (`midlayer.*`, `fc`, `norm`, `lm_head`, `d2t`, `t2d`), with embed_tokens.weight
-            if the embeddings are not the target's.
+            if the embeddings are not the target's; of P-EAGLE also mask_hidden [1, 1, 3 H].
         name: folder or hub name of the target, which the package reads too.
         architectures: class names of the target.
         layers: the target's hidden states that fc reads, as indices of `hidden_states`.
@@ -46,8 +47,9 @@ def speculators_eagle3(
         "eagle_aux_hidden_state_layer_ids": layers,
         "norm_before_residual": False,  # vLLM takes true where it is absent
     } | {key: config[key] for key in OF_EAGLE3 if key in config}
+    kind = "peagle" if "mask_hidden" in tensors else "eagle3"
     tensors = {key.replace("midlayer.", "layers.0.", 1): tensor for key, tensor in tensors.items()}
-    return _export("eagle3", config, tensors, further, name, architectures, speculative_tokens)
+    return _export(kind, config, tensors, further, name, architectures, speculative_tokens)
 
 
 def speculators_dflash(
@@ -84,7 +86,7 @@ def _export(
 ) -> Export:
     proposal = {"proposal_type": "greedy", "speculative_tokens": speculative_tokens}
     settings = {
-        "architectures": [{"eagle3": "Eagle3Speculator", "dflash": "DFlashSpeculator"}[kind]],
+        "architectures": [ARCHITECTURES[kind]],
         "speculators_model_type": kind,
         "speculators_version": VERSION,
         "transformer_layer_config": {key: config[key] for key in OF_LAYERS if key in config},
@@ -97,5 +99,6 @@ def _export(
         **further,
     }
     own = {key: tensor.detach().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
-    speculative = {"method": kind, "num_speculative_tokens": speculative_tokens}
+    method = {"method": "eagle3", "parallel_drafting": True} if kind == "peagle" else {"method": kind}
+    speculative = {**method, "num_speculative_tokens": speculative_tokens}
     return Export(config=settings, tensors=own, speculative_config=speculative)

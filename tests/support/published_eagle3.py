@@ -9,7 +9,10 @@ from tests.support.reference_layers import attention, gated_mlp, normed, turned
 
 
 def random_eagle3(*, seed: int = 0, **settings: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A config and float32 tensors in the original layout; settings override the config's entries."""
+    """A config and float32 tensors in the original layout; settings override the config's entries.
+
+    With mask_token_id among them, the drafter is a P-EAGLE.
+    """
     config = {
         "model_type": "llama", "vocab_size": 50, "draft_vocab_size": 20, "hidden_size": 16, "intermediate_size": 24,
         "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "hidden_act": "silu",
@@ -36,6 +39,8 @@ def random_eagle3(*, seed: int = 0, **settings: Any) -> tuple[dict[str, Any], di
     random = torch.Generator().manual_seed(seed)
     tensors = {f"{name}.weight": torch.randn(shape, generator=random) * 0.3 for name, shape in shapes.items()}
     tensors |= {f"{name}.weight": 1 + torch.randn(size, generator=random) * 0.3 for name, size in norms.items()}
+    if "mask_token_id" in config:
+        tensors["mask_hidden"] = torch.randn(1, 1, 3 * hidden, generator=random)
     if config["draft_vocab_size"] < config["vocab_size"]:
         kept = torch.randperm(config["vocab_size"], generator=random)[: config["draft_vocab_size"]].sort().values
         tensors["d2t"] = kept - torch.arange(len(kept))
@@ -49,12 +54,12 @@ def reference_logits(
     """Logits [1 + len(drafted), Vd] after a text, and after each of the tokens drafted so far.
 
     g = fc(a); u = [RMS_in(e(x)); RMS_hid(g)]; s = g + Attn(u); y = s + MLP(RMS_post(s)); logits = W RMS(y); and y takes
-    the place of the next g. With norm_before_residual, s = RMS_hid(g) + Attn(u).
+    the place of the next g. With norm_before_residual, s = RMS_hid(g) + Attn(u). P-EAGLE reads fc(mask_hidden) there.
 
     Args:
         features: [T, 3 H] a: the target's three hidden states at each position, joined.
         tokens: [T] int64 x: the token after each position.
-        drafted: [D] int64 tokens after those.
+        drafted: [D] int64 tokens after those; masks, for P-EAGLE.
     """
     w = {name.removesuffix(".weight"): tensor.double() for name, tensor in tensors.items()}
     size = config["head_dim"]
@@ -68,12 +73,14 @@ def reference_logits(
             vector = rms(f"midlayer.self_attn.{kind}_norm", vector)
         return vector if kind == "v" else turned(vector, position, config["rope_theta"])
 
+    masked = w["fc"] @ w["mask_hidden"].flatten() if "mask_hidden" in w else None
     keys: list[Tensor] = []
     values: list[Tensor] = []
     logits = []
     state = torch.empty(0)
     for position, token in enumerate([*tokens.tolist(), *drafted.tolist()]):
-        g = w["fc"] @ features[position].double() if position < len(tokens) else state
+        later = state if masked is None else masked
+        g = w["fc"] @ features[position].double() if position < len(tokens) else later
         hidden = rms("midlayer.hidden_norm", g)
         both = torch.cat([rms("midlayer.input_layernorm", w["embed_tokens"][token]), hidden])
         query = heads_of("q", both, position)

@@ -20,13 +20,15 @@ def package_logits(folder: Path, hidden_states: torch.Tensor, input_ids: torch.T
     """Logits of drafts from the positions of a text, as the package orders them.
 
     eagle3: [STEPS, T, Vd], one step for all positions at a time; the tokens of further steps are those of the text.
+    peagle: [N, Vd], all positions at depth 0, then those of the longer and longer drafts that fit into the text.
     dflash: [T - block, block, V], a block for every position in turn.
 
     Args:
         hidden_states: [T, 3 H] the target's states.
-        input_ids: [T] int64: for eagle3 the token after each state, for dflash the token of each state.
+        input_ids: [T] int64: for eagle3 and peagle the token after each state, for dflash the token of each state.
     """
     from speculators import SpeculatorModel, SpeculatorModelConfig
+    from speculators.losses import resolve_loss_config
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -44,9 +46,15 @@ def package_logits(folder: Path, hidden_states: torch.Tensor, input_ids: torch.T
         if config.speculators_model_type == "eagle3":
             model(**given, ttt_steps=STEPS)
             return torch.stack(logits)
-        blocks = len(input_ids) - config.block_size
         last = torch.zeros(1, len(input_ids), config.transformer_layer_config.hidden_size, dtype=torch.float64)
         mask = torch.ones_like(input_ids)[None]
+        if config.speculators_model_type == "peagle":
+            mask[:, 0] = 0  # or the package counts a draft from before the text
+            all_of_them = {"num_depths": STEPS, "down_sample_ratio": 2.0, "down_sample_ratio_min": 2.0}
+            loss = resolve_loss_config("kl_div", "eager")
+            model(**given, loss_mask=mask, verifier_last_hidden_states=last, loss_config=loss, **all_of_them)
+            return logits[0]
+        blocks = len(input_ids) - config.block_size
         model._backbone_forward(**given, loss_mask=mask, verifier_last_hidden_states=last, max_anchors=blocks)
         return logits[0].unflatten(0, (blocks, config.block_size))
 

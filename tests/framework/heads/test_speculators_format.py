@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "support" / "speculators"
 EAGLE3 = {
     "eagle3": {},
     "eagle3_qwen3": {"model_type": "qwen3", "draft_vocab_size": 50, "norm_before_residual": True},
+    "peagle": {"mask_token_id": 49},
 }
 
 
@@ -37,7 +38,7 @@ def test_an_export_is_the_folder_that_the_package_was_checked_with(tmp_path, nam
     assert saved.keys() == expected.keys() and all(torch.equal(saved[key], expected[key]) for key in expected)
 
 
-@pytest.mark.parametrize("name", EAGLE3)
+@pytest.mark.parametrize("name", ["eagle3", "eagle3_qwen3"])
 def test_eagle3s_logits_in_the_package_are_the_published_formula(name):
     config, tensors = published_eagle3.random_eagle3(**EAGLE3[name])
     stored = load_file(FOLDER / name / "forward.safetensors")
@@ -57,3 +58,16 @@ def test_dflashs_logits_in_the_package_are_the_published_formula():
         pending = int(tokens[place])
         expected = published_dflash.reference_logits(config, tensors, features[:place], pending, **ends)
         torch.testing.assert_close(logits[1:], expected, rtol=0, atol=1e-5)
+
+
+def test_peagles_logits_in_the_package_are_the_published_formula():
+    config, tensors = published_eagle3.random_eagle3(**EAGLE3["peagle"])
+    stored = load_file(FOLDER / "peagle" / "forward.safetensors")
+    features, tokens, logits = stored["hidden_states"], stored["input_ids"], list(stored["logits"])
+    masks = torch.full((4,), 49)
+    drafts = [
+        published_eagle3.reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], masks)
+        for last in range(len(tokens))
+    ]
+    expected = [drafts[last][depth] for depth in range(5) for last in range(len(tokens) - depth)]
+    torch.testing.assert_close(torch.stack(logits), torch.stack(expected), rtol=0, atol=1e-5)
