@@ -47,7 +47,7 @@ check-speculators: $(INSTALLED)  ## Install the package speculators beside .venv
 	$(PYTHON) -m venv .venv-speculators
 	.venv-speculators/bin/python -m pip install --disable-pip-version-check -q speculators==0.9.0 $(shell grep ^torch== constraints.txt)
 	.venv-speculators/bin/python -m pip uninstall -q -y torchvision torchaudio
-	HF_HUB_OFFLINE=1 LOGURU_LEVEL=ERROR .venv-speculators/bin/python -m tests.support.speculators_check
+	HF_HUB_OFFLINE=1 LOGURU_LEVEL=ERROR .venv-speculators/bin/python -m tests.support.published.speculators_check
 	$(PYTEST) tests/framework/heads/test_speculators_format.py
 
 lint: $(INSTALLED)  ## Check style, formatting and types

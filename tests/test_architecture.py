@@ -154,7 +154,7 @@ def test_no_module_is_called_utils() -> None:
 
 
 def test_tests_lie_in_folders_that_mirror_the_code() -> None:
-    beside = {"tests", "tests/e2e", "tests/mutants", "tests/support"}
+    beside = {"tests", "tests/e2e", "tests/mutants", "tests/support", "tests/support/published"}
     folders = {str(path.parent.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("*.py")} - beside
     assert [folder for folder in folders if not (REPOSITORY / folder.removeprefix("tests/")).is_dir()] == []
     assert {path.name for path in (REPOSITORY / "tests").glob("*.py")} <= {

@@ -10,7 +10,7 @@ from framework.conformance.tiny_models import tiny_target
 from framework.core.option_error import OptionError
 from framework.heads.medusa_export import original_medusa, vllm_medusa
 from framework.heads.medusa_heads import OUTPUTS, MedusaHeads, load_heads, save_heads
-from tests.support.published_medusa import save_published_heads
+from tests.support.published.medusa import save_published_heads
 
 WRITERS = {"medusa": original_medusa, "medusa_vllm": vllm_medusa}
 ACCURACIES = [[0.5, 0.2], [0.4, 0.1]]

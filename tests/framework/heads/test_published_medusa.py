@@ -17,7 +17,7 @@ from framework.decoding.stopping import Stopping
 from framework.drafting.static_tree import best_paths
 from framework.gamma_policies.fixed import Fixed
 from framework.heads.medusa_heads import load_heads, save_heads
-from tests.support.published_medusa import HEADS, LAYOUTS, reference_logits, save_published_heads
+from tests.support.published.medusa import HEADS, LAYOUTS, reference_logits, save_published_heads
 
 # mc_sim_7b_63 of the original project's medusa_choices.py: the ranks of each node's path, in the published order.
 PUBLISHED_TREE = (

@@ -4,33 +4,16 @@
 """
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from framework.heads.published_files import Export
-from framework.heads.speculators_format import speculators_dflash, speculators_eagle3
-from tests.support import published_dflash, published_eagle3
-
-FOLDER = Path(__file__).parents[2] / "support" / "speculators"
-EAGLE3 = {
-    "eagle3": {},
-    "eagle3_qwen3": {"model_type": "qwen3", "draft_vocab_size": 50, "norm_before_residual": True},
-    "peagle": {"mask_token_id": 49},
-}
+from tests.support.published import dflash, eagle3
+from tests.support.published.speculators_folders import EAGLE3, FOLDER, NAMES, export_of
 
 
-def export_of(name: str) -> Export:
-    target = {"name": "tests/support/speculators/target", "architectures": ["LlamaForCausalLM"]}
-    if name == "dflash":
-        return speculators_dflash(*published_dflash.random_dflash(), **target)
-    drafter = published_eagle3.random_eagle3(**EAGLE3[name])
-    return speculators_eagle3(*drafter, **target, layers=[0, 1, 2], speculative_tokens=5)
-
-
-@pytest.mark.parametrize("name", ["dflash", *EAGLE3])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_export_is_the_folder_that_the_package_was_checked_with(tmp_path, name):
     export_of(name).save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text()) == json.loads((FOLDER / name / "config.json").read_text())
@@ -40,33 +23,33 @@ def test_an_export_is_the_folder_that_the_package_was_checked_with(tmp_path, nam
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3_qwen3"])
 def test_eagle3s_logits_in_the_package_are_the_published_formula(name):
-    config, tensors = published_eagle3.random_eagle3(**EAGLE3[name])
+    config, tensors = eagle3.random_eagle3(**EAGLE3[name])
     stored = load_file(FOLDER / name / "forward.safetensors")
     features, tokens, logits = stored["hidden_states"], stored["input_ids"], stored["logits"]
     for last in range(len(tokens)):
         drafted = tokens[last + 1 : last + len(logits)]
-        expected = published_eagle3.reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], drafted)
+        expected = eagle3.reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], drafted)
         torch.testing.assert_close(logits[: len(expected), last], expected, rtol=0, atol=1e-5)
 
 
 def test_dflashs_logits_in_the_package_are_the_published_formula():
-    config, tensors = published_dflash.random_dflash()
+    config, tensors = dflash.random_dflash()
     stored, target = (load_file(FOLDER / name) for name in ("dflash/forward.safetensors", "target/model.safetensors"))
     ends = {"embeddings": target["model.embed_tokens.weight"], "output": target["lm_head.weight"]}
     features, tokens = stored["hidden_states"], stored["input_ids"]
     for place, logits in enumerate(stored["logits"]):
         pending = int(tokens[place])
-        expected = published_dflash.reference_logits(config, tensors, features[:place], pending, **ends)
+        expected = dflash.reference_logits(config, tensors, features[:place], pending, **ends)
         torch.testing.assert_close(logits[1:], expected, rtol=0, atol=1e-5)
 
 
 def test_peagles_logits_in_the_package_are_the_published_formula():
-    config, tensors = published_eagle3.random_eagle3(**EAGLE3["peagle"])
+    config, tensors = eagle3.random_eagle3(**EAGLE3["peagle"])
     stored = load_file(FOLDER / "peagle" / "forward.safetensors")
     features, tokens, logits = stored["hidden_states"], stored["input_ids"], list(stored["logits"])
     masks = torch.full((4,), 49)
     drafts = [
-        published_eagle3.reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], masks)
+        eagle3.reference_logits(config, tensors, features[: last + 1], tokens[: last + 1], masks)
         for last in range(len(tokens))
     ]
     expected = [drafts[last][depth] for depth in range(5) for last in range(len(tokens) - depth)]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.support.reference_layers import attention, gated_mlp, normed, turned
+from tests.support.published.layers import attention, gated_mlp, normed, turned
 
 
 def random_eagle3(*, seed: int = 0, **settings: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:

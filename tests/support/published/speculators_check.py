@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-FOLDER = Path(__file__).parent / "speculators"
+FOLDER = Path(__file__).parents[1] / "speculators"
 STEPS = 5
 TOLERANCE = 1e-5  # the package computes softmax and norms in float32
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.support.reference_layers import attention, gated_mlp, normed, turned
+from tests.support.published.layers import attention, gated_mlp, normed, turned
 
 LAYERS = [-1, 0, 1]  # the target's layers whose outputs fc joins; -1: the embeddings
 
