@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch import nn
 
@@ -56,6 +57,22 @@ def test_every_container_gives_the_same_tensors(tmp_path):
         assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
     assert open_published(str(shards)).tensors(lambda name: name == "norm").keys() == {"norm"}
     assert open_published(str(shards)).tensors(stem="unl*").keys() == {"x"}
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_downloaded_hub_name_is_read_without_the_hub(tmp_path, monkeypatch, suffix):
+    snapshot = tmp_path / "models--someone--drafter" / "snapshots" / "abc"
+    snapshot.parent.mkdir(parents=True)
+    saved(snapshot)
+    (save_file if suffix == "safetensors" else torch.save)(TENSORS, snapshot / f"medusa_lm_head.{suffix}")
+    (tmp_path / "models--someone--drafter" / "refs").mkdir()
+    (tmp_path / "models--someone--drafter" / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    files = open_published("someone/drafter")
+    assert files.tensors().keys() == files.tensors(stem="medusa_lm_head").keys() == TENSORS.keys()
+    with pytest.raises(OSError, match=r"^path is 'someone/other', no such folder, not downloaded yet"):
+        open_published("someone/other")
 
 
 def test_code_in_a_checkpoint_does_not_run(tmp_path):
