@@ -43,11 +43,27 @@ from framework.core.validation import check_whole
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.metrics.optimal_transport import optimum_after_pending
 from framework.models.target import Target
 from framework.verifiers.verifier import Verifier
 
-COLUMNS = ["drafter", "T", "γ", "rule", "tokens per round", "gain"]
+COLUMNS = ["drafter", "T", "γ", "rule", "tokens per round", "gain", "depth 1", "below optimum"]
 OF_A_ROW = ("drafter", "options", "temperature", "gamma", "rules")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over the rounds of one decoding.
+
+    Attributes:
+        tokens: expected tokens per round by rule.
+        kept_at_depth_1: probability that a child of pending is accepted, by rule.
+        optimum: largest such probability of any exact rule, the optimal transport of the first level.
+    """
+
+    tokens: dict[str, float]
+    kept_at_depth_1: dict[str, float]
+    optimum: float
 
 
 class Scored:
@@ -61,14 +77,20 @@ class Scored:
         self._drafter = drafter
         self._rules = by_name
         self._expected = dict.fromkeys(by_name, 0.0)
+        self._kept = dict.fromkeys(by_name, 0.0)
+        self._optimum = 0.0
         self._rounds = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
 
-    def tokens_per_round(self, rule: str) -> float:
-        """Expected tokens per round under a rule, mean over all rounds of all rows."""
-        return self._expected[rule] / self._rounds
+    @property
+    def scores(self) -> Scores:
+        """Means over all rounds of all rows."""
+        tokens, kept = (
+            {rule: total / self._rounds for rule, total in totals.items()} for totals in (self._expected, self._kept)
+        )
+        return Scores(tokens, kept, self._optimum / self._rounds)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         active = outcome.active
@@ -76,7 +98,11 @@ class Scored:
         assert outcome.target is not None, "a round of the loop has the target's probabilities"
         self._rounds += int(active.sum())
         for name, rule in self._rules.items():
-            self._expected[name] += float((rule.stop_probs(outcome.target, outcome.draft)[active] * tokens).sum())
+            stop_probs = rule.stop_probs(outcome.target, outcome.draft)[active]
+            self._expected[name] += float((stop_probs * tokens).sum())
+            self._kept[name] += float((1 - stop_probs[:, 0]).sum())
+        if outcome.draft.num_nodes:
+            self._optimum += float(optimum_after_pending(outcome.target, outcome.draft)[active].sum())
         self._drafter.observe(sequences, outcome)
 
 
@@ -89,6 +115,10 @@ class Row:
         standard_error: standard error of that mean.
         gain: paired difference to the first rule on the same drafts, mean over seeds; None for the first rule.
         gain_error: standard error of the gain over seeds; None for the first rule.
+        kept_at_depth_1: probability that a child of pending is accepted, mean over seeds.
+        optimum: largest such probability of any exact rule (Sun et al., 2023), mean over seeds.
+        below_optimum: paired difference of the two, mean over seeds.
+        below_optimum_error: standard error of that difference.
     """
 
     drafter: str
@@ -100,6 +130,10 @@ class Row:
     standard_error: float
     gain: float | None
     gain_error: float | None
+    kept_at_depth_1: float
+    optimum: float
+    below_optimum: float
+    below_optimum_error: float
 
     @property
     def cells(self) -> list[str]:
@@ -111,6 +145,8 @@ class Row:
             self.rule,
             f"{self.expected:.3f} ± {self.standard_error:.3f}",
             "" if self.gain is None else f"{self.gain:+.4f} ± {self.gain_error:.4f}",
+            f"{self.kept_at_depth_1:.4f}",
+            f"{self.below_optimum:.4f} ± {self.below_optimum_error:.4f}",
         ]
 
 
@@ -125,10 +161,10 @@ def score_rules(
     stopping: Stopping,
     first_seed: int,
     seeds: int,
-) -> dict[str, list[float]]:
-    """Expected tokens per round of every rule, one value per seed; the first rule decodes."""
+) -> list[Scores]:
+    """Scores of every rule, one for each seed; the first rule decodes."""
     by_name = {name: rules()[name] for name in names}
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found = []
     for seed in range(seeds):
         scored = Scored(drafter, by_name)
         engine = Engine(
@@ -140,16 +176,17 @@ def score_rules(
         )
         row_seeds = [first_seed + seed * len(prompts) + row for row in range(len(prompts))]
         engine.generate(prompts, stopping=stopping, seeds=row_seeds)
-        for name in names:
-            found[name].append(scored.tokens_per_round(name))
+        found.append(scored.scores)
     return found
 
 
-def rows_of(setting: DictConfig, found: dict[str, list[float]]) -> Iterator[Row]:
-    """Rows of one drafter, in the order of its rules."""
-    (first, *_) = found
-    for rule, values in found.items():
-        gains = [mine - theirs for mine, theirs in zip(values, found[first], strict=True)]
+def rows_of(setting: DictConfig, found: list[Scores]) -> Iterator[Row]:
+    """Rows of one drafter, in the order of its rules; `found` has one entry for each seed."""
+    first = setting.rules[0]
+    for rule in setting.rules:
+        values = [scores.tokens[rule] for scores in found]
+        gains = [scores.tokens[rule] - scores.tokens[first] for scores in found]
+        below = [scores.optimum - scores.kept_at_depth_1[rule] for scores in found]
         yield Row(
             drafter=setting.drafter,
             options=" ".join(f"{key}={value}" for key, value in setting.options.items()),
@@ -160,6 +197,10 @@ def rows_of(setting: DictConfig, found: dict[str, list[float]]) -> Iterator[Row]
             standard_error=_standard_error(values),
             gain=None if rule == first else statistics.mean(gains),
             gain_error=None if rule == first else _standard_error(gains),
+            kept_at_depth_1=statistics.mean(scores.kept_at_depth_1[rule] for scores in found),
+            optimum=statistics.mean(scores.optimum for scores in found),
+            below_optimum=statistics.mean(below),
+            below_optimum_error=_standard_error(below),
         )
 
 
@@ -170,7 +211,8 @@ def _standard_error(values: list[float]) -> float:
 def caption_of(cfg: DictConfig) -> str:
     return (
         f"± standard error over {cfg.seeds} seeds of {cfg.prompts.count} prompts, {cfg.max_new_tokens} tokens each; "
-        "gain: over the first rule on the same drafts"
+        "gain: over the first rule on the same drafts; depth 1: probability that a child of pending is accepted; below "
+        "optimum: its distance from the optimal transport"
     )
 
 

@@ -43,13 +43,14 @@ class Divergence:
     def _at(self, target: TargetRows, draft: Draft, row: int) -> float:
         logits = target.logits[row, 0]
         q = None if draft.scheme is SamplingScheme.ONE_HOT else draft.dense_probs(len(logits))[row, 0]
-        emitted = emitted_distribution(self._verifier, target, logits, q, int(draft.tokens[row, 0]))
+        goes_on = bool(draft.valid[row, 1:2].any())
+        emitted = emitted_distribution(self._verifier, target, logits, q, int(draft.tokens[row, 0]), goes_on)
         p = target.sampling.probs(logits[None])[0].double()
         return (emitted - p).abs().sum().item() / 2
 
 
 def emitted_distribution(
-    verifier: Verifier, target: TargetRows, logits: Tensor, q: Tensor | None, token: int
+    verifier: Verifier, target: TargetRows, logits: Tensor, q: Tensor | None, token: int, goes_on: bool = False
 ) -> Tensor:
     """Return the distribution of the first token committed by a round, marginalised over the drafted token.
 
@@ -59,6 +60,8 @@ def emitted_distribution(
         logits: [V] target logits after the committed tokens.
         q: [V] distribution of the drafted token; None: a one-hot draft of `token`.
         token: drafted token id, used only where q is None.
+        goes_on: whether the draft has a second node, by which some rules judge the first one. It is a copy of the first
+            and has no part in the first token otherwise.
 
     Returns:
         [V] float64 probabilities.
@@ -69,18 +72,14 @@ def emitted_distribution(
         masses, tokens = q.topk(min(LIKELIEST, len(q)))
         tokens = tokens[masses > 0]
         weights = q[tokens].double() / q[tokens].double().sum()
-    size = len(tokens)
-    one_node = Draft(
-        tokens=tokens.unsqueeze(1),
-        parent=torch.full((size, 1), -1, device=logits.device),
-        valid=torch.ones(size, 1, dtype=torch.bool, device=logits.device),
-        scheme=SamplingScheme.ONE_HOT if q is None else SamplingScheme.IID,
-        probs=None if q is None else q.expand(size, 1, len(logits)),
-        support=None,
-        shape=Shape.CHAIN,
+    size, nodes = len(tokens), 2 if goes_on else 1
+    draft = Draft.chain(
+        tokens.unsqueeze(1).expand(size, nodes),
+        SamplingScheme.ONE_HOT if q is None else SamplingScheme.IID,
+        probs=None if q is None else q.expand(size, nodes, len(logits)),
     )
-    rows = TargetRows(logits.expand(size, 2, len(logits)), one_node, target.sampling)
-    stop_probs = verifier.stop_probs(rows, one_node).double()
-    replaced = verifier.next_token_probs(rows, one_node, torch.zeros_like(tokens)).double()
+    rows = TargetRows(logits.expand(size, nodes + 1, len(logits)), draft, target.sampling)
+    stop_probs = verifier.stop_probs(rows, draft).double()
+    replaced = verifier.next_token_probs(rows, draft, torch.zeros_like(tokens)).double()
     emitted = (weights * stop_probs[:, 0]) @ replaced
-    return emitted.index_add(0, tokens, weights * stop_probs[:, 1])
+    return emitted.index_add(0, tokens, weights * (1 - stop_probs[:, 0]))

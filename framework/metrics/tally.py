@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from framework.core.draft import Outcome, Readout, Shape
+from framework.core.draft import Outcome, Readout, SamplingScheme, Shape
 from framework.metrics import theory
+from framework.metrics.optimal_transport import optimum_after_pending
 
 SETTINGS = ("max_gamma", "max_nodes", "shape", "detailed", "token_rule")  # all other fields are counts
 
@@ -36,6 +37,9 @@ class Tally:
         overlap: sum of beta = sum_x min(p, q) over tested nodes of chains; in trees it does not predict acceptance.
         overlap_tested: number of nodes in this sum.
         overlap_variance: sum of beta (1 - beta) over them.
+        optimum: sum over rounds of the largest probability that any exact rule accepts a node at depth 1; independent
+            siblings only, where it costs one sort.
+        optimum_tested: number of rounds in this sum.
         expected: sum over rounds of the accepted nodes expected from the stop probabilities.
         expected_variance: sum over rounds of the variance of accepted nodes under the stop probabilities.
     """
@@ -52,6 +56,8 @@ class Tally:
     overlap: float = 0
     overlap_tested: int = 0
     overlap_variance: float = 0
+    optimum: float = 0
+    optimum_tested: int = 0
     expected: float = 0
     expected_variance: float = 0
 
@@ -87,6 +93,8 @@ class Tally:
         active = outcome.active
         if self.shape is Shape.CHAIN:
             self._observe_overlap(outcome)
+        elif outcome.draft.scheme is SamplingScheme.IID:
+            self._observe_optimum(outcome)
         depth = outcome.draft.tree.depth[active].double()
         assert outcome.stop_probs is not None, "rounds of the loop have stop_probs"
         probs = outcome.stop_probs.double()[active]
@@ -104,6 +112,12 @@ class Tally:
         self.overlap += beta.sum().item()
         self.overlap_tested += len(beta)
         self.overlap_variance += (beta * (1 - beta)).sum().item()
+
+    def _observe_optimum(self, outcome: Outcome) -> None:
+        assert outcome.target is not None, "rounds of the loop have the target's logits"
+        tested = outcome.active & (outcome.draft.offered_depth > 0)
+        self.optimum += optimum_after_pending(outcome.target, outcome.draft)[tested].sum().item()
+        self.optimum_tested += int(tested.sum())
 
     def add(self, other: "Tally") -> None:
         """Add the counts of another tally with the same settings.
@@ -176,6 +190,8 @@ class Tally:
             "overlap": self.overlap,
             "overlap_tested": self.overlap_tested,
             "overlap_variance": self.overlap_variance,
+            "optimum": self.optimum,
+            "optimum_tested": self.optimum_tested,
             "expected": self.expected,
             "expected_variance": self.expected_variance,
         }
@@ -200,6 +216,8 @@ class Tally:
             metrics[f"alpha/position/{position}"] = ratio(kept, tried)
         if self.detailed:
             metrics["alpha/overlap"] = ratio(self.overlap, self.overlap_tested)
+            if self.optimum_tested:
+                metrics["alpha/optimal"] = self.optimum / self.optimum_tested
             alpha = metrics["alpha/overlap" if self.token_rule else "alpha/empirical"]
             metrics["tau/eq1"] = self._expected_by_eq1(alpha) if self.shape is Shape.CHAIN else None
             promises = [(self.expected, self.expected_variance, self.max_gamma)]

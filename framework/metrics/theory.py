@@ -81,6 +81,24 @@ def cost_over_link(c: float, *, round_trip: float, per_token: float) -> float:
     return (c + per_token) / (1 + round_trip)
 
 
+def execution_speedup(alpha: float, *, slow: float, fast: float, step: float) -> float:
+    """Expected walltime speedup of speculative execution one step ahead over f and g in succession.
+
+    A step takes max(f, fast + g), and g again if the drafted value is replaced; plain execution takes f + g.
+
+    Args:
+        alpha: acceptance rate, in [0, 1].
+        slow: time of f, which runs in a worker, > 0, in any unit.
+        fast: time of the approximation of f, >= 0, in the same unit.
+        step: time of g, >= 0, in the same unit.
+    """
+    _require(0 <= alpha <= 1, "alpha", alpha, "a number in [0, 1]")
+    _require(0 < slow < inf, "slow", slow, "a number > 0")
+    for name, value in (("fast", fast), ("step", step)):
+        _require(0 <= value < inf, name, value, "a number >= 0")
+    return (slow + step) / (max(slow, fast + step) + (1 - alpha) * step)
+
+
 def optimal_gamma(alpha: float, c: float, max_gamma: int, target_times: Sequence[float] | None = None) -> int:
     """The gamma in [0, max_gamma] of largest speedup (Theorem 3.8), the smallest on ties; 0 if none improves.
 

@@ -258,3 +258,11 @@ def test_zero_overhead_speedup_pays_for_a_wider_target_pass() -> None:
 def test_arguments_out_of_range_are_refused(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_speculative_execution_takes_the_longer_function_and_repeats_g_after_replacements() -> None:
+    assert theory.execution_speedup(1, slow=2, fast=0, step=1) == 1.5
+    assert theory.execution_speedup(0, slow=2, fast=0, step=1) == 1  # no gain, no loss
+    assert theory.execution_speedup(0.5, slow=1, fast=0.5, step=2) == pytest.approx(3 / 3.5)
+    with pytest.raises(ValueError, match="slow is 0"):
+        theory.execution_speedup(0.5, slow=0, fast=0, step=1)

@@ -1,0 +1,1 @@
+"""Worlds in which a policy acts, for speculative execution beyond text."""
