@@ -88,7 +88,7 @@ def best_hierarchy(
 
     Args:
         costs: time of one pass of every model, smallest model first, > 0.
-        alphas: alphas[i][j] is the acceptance rate of model i for tokens of model j < i.
+        alphas: for every model, its acceptance rates for tokens of every smaller model.
         max_gamma: longest block, >= 1.
         most_models: largest number of models; None: all. 1 is plain decoding, and 2 speculative decoding.
     """

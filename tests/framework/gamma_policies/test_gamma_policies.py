@@ -178,16 +178,32 @@ def test_a_row_goes_on_from_the_threshold_upwards() -> None:
 
 def test_it_stops_where_the_entropy_bound_says() -> None:
     """Factor .2 and threshold .4 bound H by (1 - .4)^2 / .2 = 1.8 nats; six equal tokens have 1.79."""
-    policy = EntropyBound(max_gamma=5, factor=0.2, threshold=0.4)
+    policy = entropy_bound(threshold=0.4)
     distributions = torch.zeros(3, 8)
     for row, number in enumerate((1, 6, 7)):
         distributions[row, :number] = 1 / number
     # The distribution alone decides, not the drawn token.
     for entry in (torch.zeros(3, dtype=torch.int64), torch.tensor([0, 5, 6])):
         assert policy.should_continue(DraftedNode(distributions, entry, depth=1)).tolist() == [True, True, False]
-    assert (
-        EntropyBound(max_gamma=5, factor=0.2, threshold=0.2).should_continue(DraftedNode(distributions, entry, 1)).all()
-    )
+    assert entropy_bound(threshold=0.2).should_continue(DraftedNode(distributions, entry, 1)).all()
+
+
+def test_its_threshold_moves_with_acceptance_if_asked_to() -> None:
+    """One row always, one never fully accepted: with b2 = .9 and eps = .5 a move is .05; a constant one stays."""
+    moving, constant = entropy_bound(alpha_target=0.9, eps=0.5), entropy_bound(alpha_target=None, eps=0.5)
+    for policy in (moving, constant):
+        for _ in range(8):
+            policy.observe(readout((3, 3), (3, 1)))
+    # Acceptance of the first row is 1 - 2^-n: below .9 for three rounds, then reached.
+    assert moving.threshold == pytest.approx([0.5 + 3 * 0.05 - 5 * 0.05, 0.5 + 8 * 0.05])
+    six_tokens = torch.full((2, 6), 1 / 6)  # a bound of 0.40
+    node = DraftedNode(six_tokens, torch.tensor([0, 0]), depth=1)
+    assert moving.should_continue(node).tolist() == [True, False]
+    assert constant.should_continue(node).tolist() == [False, False] and constant.threshold == []
+    moving.begin_rows([1])
+    assert moving.threshold[1] == 0.5
+    moving.begin()
+    assert moving.should_continue(node).tolist() == [False, False]
 
 
 # Stop head
@@ -221,6 +237,11 @@ def test_a_head_that_is_not_there_is_named(constant_head: Path) -> None:
 
 
 # Bandit
+
+
+def entropy_bound(**options: object) -> EntropyBound:
+    given = {"max_gamma": 5, "factor": 0.2, "threshold": 0.5, "alpha_target": None, "b1": 0.5, "b2": 0.9, "eps": 0.01}
+    return EntropyBound(**(given | options))
 
 
 def bandit(**options: object) -> Bandit:
@@ -320,8 +341,8 @@ WRONG = [
     (lambda: ConfidenceThreshold(max_gamma=0, threshold=0.5), r"^max_gamma is 0"),
     (lambda: ConfidenceThreshold(max_gamma=4, threshold=1.1), r"^threshold is 1\.1; allowed: .*\[0, 1\]"),
     (lambda: ConfidenceThreshold(max_gamma=4, threshold="high"), r"^threshold is 'high'"),
-    (lambda: EntropyBound(max_gamma=4, factor=-1, threshold=0.5), r"^factor is -1; allowed: a number >= 0"),
-    (lambda: EntropyBound(max_gamma=4, factor=0.2, threshold=2), r"^threshold is 2; allowed: .*\[0, 1\]"),
+    (lambda: entropy_bound(factor=-1), r"^factor is -1; allowed: a number >= 0"),
+    (lambda: entropy_bound(threshold=2), r"^threshold is 2; allowed: .*\[0, 1\]"),
     (lambda: StopHead(max_gamma=4, path="", threshold=-1), r"^threshold is -1"),
     (lambda: bandit(gammas=[]), r"^gammas is \[\]; allowed: a list of different gammas"),
     (lambda: bandit(gammas=[2, 2]), r"^gammas is \[2, 2\]"),
