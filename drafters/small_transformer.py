@@ -88,12 +88,12 @@ class SmallTransformer:
             top_k=self._top_k,
             bits=self._bits,
         )
-        logits = self._cache.catch_up(sequences)
-        while chain.add(logits):
+        output = self._cache.read(sequences)
+        while chain.add(output.logits[:, 0], None if should_continue is None else output.scored_states[:, 0]):
             read = chain.num_nodes
-            logits = self.model.forward(
+            output = self.model.forward(
                 chain.last.unsqueeze(1), sequences.lengths + (read - 1), visible=sequences.longest + read
-            ).logits[:, 0]
+            )
         return chain.draft()
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:

@@ -202,11 +202,13 @@ class DraftedNode:
             where that distribution is one-hot, the distribution at temperature 1.
         entry: [B] int64: index of its token among the S entries.
         depth: 1 for a child of pending.
+        hidden: [B, H]: input of the drafter's output layer that gave the distribution; None: the drafter shows none.
     """
 
     probs: Tensor
     entry: Tensor
     depth: int
+    hidden: Tensor | None = None
 
     @property
     def confidence(self) -> Tensor:

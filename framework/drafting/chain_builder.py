@@ -47,6 +47,7 @@ class ChainBuilder:
         self._uniforms = uniforms
         self._should_continue = should_continue
         self._goes_on = active
+        self._hidden: Tensor | None = None
         self._top_k = top_k
         self._bits = bits
         self._tokens: list[Tensor] = []
@@ -63,8 +64,14 @@ class ChainBuilder:
         """[B] int64: the tokens drawn last."""
         return self._tokens[-1]
 
-    def add(self, logits: Tensor) -> bool:
-        """Draw the next token of every row from logits [B, V]; returns whether the chain continues."""
+    def add(self, logits: Tensor, hidden: Tensor | None = None) -> bool:
+        """Draw the next token of every row from logits [B, V]; returns whether the chain continues.
+
+        Args:
+            logits: [B, V].
+            hidden: [B, H] input of the output layer that gave them, for `should_continue`; None: not shown.
+        """
+        self._hidden = hidden
         if self._sampling.greedy:
             # Confidence is measured at temperature 1, because at temperature 0 every choice is certain.
             likeliest = argmax(logits)
@@ -103,7 +110,8 @@ class ChainBuilder:
         if self._should_continue is not None:
             self._valid.append(self._goes_on)
             if self.num_nodes < self._gamma:
-                self._goes_on = self._goes_on & self._should_continue(DraftedNode(probs(), entry, depth=self.num_nodes))
+                node = DraftedNode(probs(), entry, depth=self.num_nodes, hidden=self._hidden)
+                self._goes_on = self._goes_on & self._should_continue(node)
                 return bool(self._goes_on.any())
         return self.num_nodes < self._gamma
 

@@ -11,6 +11,7 @@ from framework.core.draft import Outcome
 from framework.core.fixed_buffer import FixedBuffer
 from framework.core.sequences import Sequences
 from framework.models.cached_lm import CachedLM
+from framework.models.forward_output import ForwardOutput
 
 AFTER_A_ROUND = 2  # most committed tokens left to read: an accepted node of the deepest level, and pending
 
@@ -53,12 +54,16 @@ class DrafterCache:
         Returns:
             [B, V] logits after pending.
         """
+        return self.read(sequences).logits[:, 0]
+
+    def read(self, sequences: Sequences) -> ForwardOutput:
+        """As `catch_up`, with the pass whose only scored token is pending."""
         if self.model.recurrent is not None:
             # The next round restarts from these states, whatever part of this draft is accepted.
             self.model.replay(sequences)
             self.model.recurrent.states.save()
             pending = sequences.pending.unsqueeze(1)
-            return self.model.forward(pending, sequences.lengths - 1, visible=sequences.longest).logits[:, 0]
+            return self.model.forward(pending, sequences.lengths - 1, visible=sequences.longest)
         start: Tensor | None
         if self._backlog.most is None:
             start = torch.minimum(self.cached, sequences.lengths - 1)
@@ -76,7 +81,7 @@ class DrafterCache:
         )
         self.cached.copy_(sequences.lengths)
         self._backlog.most = None
-        return output.logits[:, 0]
+        return output
 
     def keep_accepted(self, sequences: Sequences, outcome: Outcome) -> None:
         """Keep the cached slots of accepted nodes.

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import DraftedNode, Readout
+from framework.core.option_error import OptionError
 from framework.gamma_policies.gamma_policy import check_gamma, check_number
 from framework.heads.acceptance_head import load_head
 
@@ -35,12 +36,22 @@ class StopHead:
         check_number("threshold", threshold, lambda value: 0 <= value <= 1, "a number in [0, 1]")
         self.max_gamma = max_gamma
         self.threshold = threshold
-        self._head = load_head(path)
+        self._path, self._head = path, load_head(path)
 
     def move_to(self, device: torch.device) -> None:
         self._head.to(device)
 
     def should_continue(self, node: DraftedNode) -> Tensor:
+        """
+        Raises:
+            ValueError: the head reads a hidden state, and the drafter shows none of that size.
+        """
+        size, shown = self._head.state_size, 0 if node.hidden is None else node.hidden.shape[1]
+        if size and size != shown:
+            problem = f"whose head reads a hidden state of size {size}, and the drafter shows {shown or 'none'}"
+            raise OptionError(
+                "path", self._path, "a head without hidden_state, or one of this drafter's model", problem
+            )
         chance = self._head.chance(node)
         self._all_kept = chance if node.depth == 1 else self._all_kept * chance
         return self._all_kept >= self.threshold

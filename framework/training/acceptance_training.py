@@ -14,9 +14,10 @@ from framework.core.draft import DraftedNode
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import argmax, draw
 from framework.core.validation import check_whole
-from framework.heads.acceptance_head import AcceptanceHead, features_of, save_head
+from framework.heads.acceptance_head import AcceptanceHead, save_head
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
+from framework.training.future_tokens import output_layer_input
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
@@ -39,6 +40,7 @@ class AcceptanceTraining:
         rejection_weight: float,
         width: int,
         num_blocks: int,
+        hidden_state: bool,
     ):
         """
         Args:
@@ -48,6 +50,8 @@ class AcceptanceTraining:
                 probabilities are lower than the true ones.
             width: width of the head.
             num_blocks: number of residual blocks of the head.
+            hidden_state: whether the head also reads the small model's last hidden state, as published; it then fits
+                this model alone.
 
         Raises:
             OSError: no model at its path.
@@ -60,7 +64,10 @@ class AcceptanceTraining:
         with options_under("model"):
             self._target, self._model = target, model(target)
         self._weight = torch.tensor(1 / rejection_weight, device=target.device)  # weight of an acceptance
-        self.module: nn.Module = AcceptanceHead(width=width, num_blocks=num_blocks).to(target.device)
+        state_size = self._model.model.get_output_embeddings().in_features if hidden_state else 0
+        self.module: nn.Module = AcceptanceHead(width=width, num_blocks=num_blocks, state_size=state_size).to(
+            target.device
+        )
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Scalar loss of tokens [B, T] or [B, 2, T] int64.
@@ -93,17 +100,25 @@ class AcceptanceTraining:
 
     @torch.no_grad()
     def _drafted(self, tokens: Tensor, drawn: bool) -> tuple[Tensor, Tensor]:
-        """Features [N, 3] of the tokens drafted after every position, and their acceptance probabilities [N]."""
+        """Features [N, 3 + H] of the tokens drafted after every position, and their acceptance probabilities [N]."""
         # Seeded by the windows, so that an interrupted training resumes with the same drafts.
         random = torch.Generator(tokens.device).manual_seed(int(tokens.sum()))
         p, q = (self._probs(model, tokens) for model in (self._target.model, self._model))
+        assert isinstance(self.module, AcceptanceHead)
+        hidden = self._states(tokens) if self.module.state_size else None
         if not drawn:
             drafted = argmax(q)
-            return features_of(DraftedNode(q, drafted, depth=1)), (argmax(p) == drafted).float()
+            inputs = self.module.inputs_of(DraftedNode(q, drafted, depth=1, hidden=hidden))
+            return inputs, (argmax(p) == drafted).float()
         drafted = draw(q, torch.rand(len(q), dtype=torch.float64, device=q.device, generator=random))
-        node = DraftedNode(q, drafted, depth=1)
+        node = DraftedNode(q, drafted, depth=1, hidden=hidden)
         p_drafted = p.gather(1, drafted.unsqueeze(1)).squeeze(1)
-        return features_of(node), (p_drafted / node.confidence).clamp(max=1)
+        return self.module.inputs_of(node), (p_drafted / node.confidence).clamp(max=1)
+
+    def _states(self, tokens: Tensor) -> Tensor:
+        """[N, H] input of the small model's output layer at the same positions as `_probs`."""
+        states = output_layer_input(self._model.model, tokens)[:, :-1]
+        return states[texts_of(tokens)[:, 1:] != FILLER]
 
     def _probs(self, served: CachedLM, tokens: Tensor) -> Tensor:
         """[N, V] float32 distributions at temperature 1 after every token of the texts but the last."""

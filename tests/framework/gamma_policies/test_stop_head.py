@@ -6,13 +6,19 @@ import sys
 import pytest
 import torch
 
+from drafters.small_transformer import SmallTransformer
 from experiments import train
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.core.draft import DraftedNode
+from framework.core.sampling import Sampling
+from framework.decoding.engine import Engine
+from framework.decoding.stopping import Stopping
 from framework.gamma_policies.stop_head import StopHead
-from framework.heads.acceptance_head import features_of, load_head
+from framework.heads.acceptance_head import AcceptanceHead, features_of, load_head
 from framework.models.pretrained import load_draft_model
 from framework.training.acceptance_training import AcceptanceTraining, ranked_right
+from framework.training.future_tokens import output_layer_input
+from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +29,9 @@ def drafter(tmp_path_factory) -> str:
 def training(drafter: str, **options) -> AcceptanceTraining:
     model = load_draft_model(path=drafter, dtype="float32", attention="sdpa")
     return AcceptanceTraining(
-        tiny_target(), model=model, **({"rejection_weight": 6, "width": 8, "num_blocks": 2} | options)
+        tiny_target(),
+        model=model,
+        **({"rejection_weight": 6, "width": 8, "num_blocks": 2, "hidden_state": False} | options),
     )
 
 
@@ -112,3 +120,39 @@ def test_the_command_trains_a_head_that_the_policy_loads(drafter: str, tmp_path,
     assert f"gamma=stop_head gamma.path={tmp_path}/head" in capfd.readouterr().out
     policy = StopHead(max_gamma=4, path=f"{tmp_path}/head", threshold=0.5)
     assert policy._head.state_dict().keys() == load_head(f"{tmp_path}/head").state_dict().keys()
+
+
+def test_a_head_with_the_hidden_state_learns_from_it_and_reads_the_same_state_while_drafting(
+    drafter: str, tmp_path
+) -> None:
+    """Uncached in training, cached in the loop: equal states at the first drafted position."""
+    trainable = training(drafter, hidden_state=True)
+    head, small = trainable.module, trainable._model
+    assert isinstance(head, AcceptanceHead) and head.state_size == small.model.config.hidden_size
+    trainable.loss(windows(0)).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in head.parameters())
+    trainable.save(tmp_path, windows(1))
+    policy = StopHead(max_gamma=3, path=str(tmp_path), threshold=0.0)
+    seen: list[DraftedNode] = []
+    asked = policy.should_continue
+
+    def watched(node: DraftedNode) -> torch.Tensor:
+        seen.append(node)
+        return asked(node)
+
+    policy.should_continue = watched
+    target = tiny_target()
+    model = load_draft_model(path=drafter, dtype="float32", attention="sdpa")
+    engine = Engine(
+        target=target, drafter=SmallTransformer(target, model=model), verifier=SpeculativeSampling(),
+        gamma_policy=policy, sampling=Sampling(),
+    )  # fmt: skip
+    prompt = [5, 6, 7, 8]
+    (tokens,) = engine.generate([prompt], stopping=Stopping(max_new_tokens=6), seeds=[0]).tokens
+    with torch.no_grad():
+        states = output_layer_input(small.model, torch.tensor([prompt + tokens[:1]]))
+    assert torch.allclose(seen[0].hidden, states[:, -1], atol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"^path is .*reads a hidden state of size \d+, and the drafter shows none; allowed"
+    ):
+        asked(DraftedNode(seen[0].probs, seen[0].entry, depth=1))
