@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.measurement.experts import NO_EXPERTS, ExpertCounter, TouchedExperts
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
-from framework.core.drafter import ShouldContinue, most_nodes, proposal
+from framework.core.drafter import ShouldContinue, hidden_layers_of, most_nodes, proposal
 from framework.core.sequences import Prompt, Sequences, text_of
 from framework.core.tree import Tree
 from framework.decoding.compiled import Compiled, drafts_outside, longest_as_input
@@ -27,6 +27,7 @@ from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
 from framework.metrics.graph_counts import GraphCounts, counted_graphs
 from framework.metrics.stopwatch import Clock, Stopwatch
 from framework.models.cached_lm import CachedLM
+from framework.models.forward_output import ForwardOutput
 from framework.models.target import Target
 from framework.models.tensor_parallel import agreed
 
@@ -243,17 +244,17 @@ class PartTimer:
         return self._run_graph(self._pass, (shape, tree is None), sequences, model, sequences, tokens, tree)
 
     def drafting(
-        self, engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor, hidden: Tensor
+        self, engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor, states: tuple[Tensor, ...]
     ) -> Callable[[], object]:
         """Return a proposal of depth gamma followed by an outcome with no accepted node.
 
         Args:
-            hidden: [B, M, H] the target's hidden states after pending and after every node.
+            states: the target's states after pending and after every node, as `ForwardOutput.by_token`.
         """
         if not self.compiled or drafts_outside(engine.drafter, engine.gamma_policy):
-            return lambda: _propose(engine, sequences, gamma, uniforms, hidden, sequences.longest)
+            return lambda: _propose(engine, sequences, gamma, uniforms, states, sequences.longest)
         shape = (engine, gamma, *sequences.shape)
-        return self._run_graph(self._propose, shape, sequences, engine, sequences, gamma, uniforms, hidden)
+        return self._run_graph(self._propose, shape, sequences, engine, sequences, gamma, uniforms, states)
 
     @staticmethod
     def _run_graph(graph: Compiled, shape: Hashable, sequences: Sequences, *arguments: object) -> Callable[[], object]:
@@ -262,7 +263,7 @@ class PartTimer:
 
 def new_target_passes(target: Target) -> Compiled:
     """Return an empty cache of compiled target passes."""
-    return Compiled(_pass, target.device, name="a target pass")
+    return Compiled(_logits_and_states, target.device, name="a target pass")
 
 
 def _fed(sequences: Sequences, draft: Draft) -> Tensor:
@@ -271,18 +272,30 @@ def _fed(sequences: Sequences, draft: Draft) -> Tensor:
 
 
 def _pass(
+    model: CachedLM,
+    sequences: Sequences,
+    tokens: Tensor,
+    tree: Tree | None,
+    longest: int,
+    layers: Sequence[int] = (),
+) -> ForwardOutput:
+    visible = longest + tokens.shape[1] - 1
+    return model.forward(tokens, sequences.lengths - 1, visible=visible, tree=tree, layers=layers)
+
+
+def _logits_and_states(
     model: CachedLM, sequences: Sequences, tokens: Tensor, tree: Tree | None, longest: int
 ) -> tuple[Tensor, Tensor]:
-    output = model.forward(tokens, sequences.lengths - 1, visible=longest + tokens.shape[1] - 1, tree=tree)
+    output = _pass(model, sequences, tokens, tree, longest)
     return output.logits, output.hidden_states
 
 
 def _propose(
-    engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor, hidden: Tensor, longest: int
+    engine: Engine, sequences: Sequences, gamma: int, uniforms: Tensor, states: tuple[Tensor, ...], longest: int
 ) -> tuple[Tensor, Tensor | None]:
     sequences = sequences.with_longest(longest)
     draft = proposal(engine.drafter, sequences, gamma, uniforms, _never_ending(engine.gamma_policy))
-    engine.drafter.observe(sequences, _nothing_came_of(draft, sequences, hidden))
+    engine.drafter.observe(sequences, _nothing_came_of(draft, sequences, *states))
     return draft.tokens, draft.probs
 
 
@@ -292,7 +305,7 @@ def _never_ending(policy: GammaPolicy) -> ShouldContinue | None:
     return None if asked is None else lambda node: torch.ones_like(asked(node))
 
 
-def _nothing_came_of(draft: Draft, sequences: Sequences, hidden: Tensor) -> Outcome:
+def _nothing_came_of(draft: Draft, sequences: Sequences, hidden: Tensor, features: Tensor | None = None) -> Outcome:
     """Outcome with no accepted node and no committed token, after which the drafter can repeat its draft."""
     nothing = torch.zeros_like(sequences.lengths)
     return Outcome(
@@ -304,6 +317,7 @@ def _nothing_came_of(draft: Draft, sequences: Sequences, hidden: Tensor) -> Outc
         active=sequences.active,
         hidden=hidden,
         states=hidden,
+        features=features,
     )
 
 
@@ -363,14 +377,14 @@ class _Begun:
     Attributes:
         uniforms: [B, num_uniforms(gamma)] float64.
         drafts: drafts of depth 0, 1, ... gamma.
-        hidden: [B, N + 1, H] the target's hidden states after pending and after every node of the deepest draft.
+        states: the target's states after pending and the nodes of the deepest draft, as `ForwardOutput.by_token`.
     """
 
     engine: Engine
     sequences: Sequences
     uniforms: Tensor
     drafts: list[Draft]
-    hidden: Tensor
+    states: tuple[Tensor, ...]
 
     @classmethod
     def of(
@@ -393,8 +407,9 @@ class _Begun:
         ]
         drafts = _drafts(engine, sequences, uniforms, texts)
         deepest = drafts[-1]
-        _, hidden = _pass(engine.target.model, sequences, _fed(sequences, deepest), deepest.tree, sequences.longest)
-        return cls(engine, sequences, uniforms, drafts, hidden)
+        tokens, layers = _fed(sequences, deepest), hidden_layers_of(engine.drafter)
+        output = _pass(engine.target.model, sequences, tokens, deepest.tree, sequences.longest, layers)
+        return cls(engine, sequences, uniforms, drafts, output.by_token)
 
     def target_pass(self, timer: PartTimer, depth: int) -> Callable[[], object]:
         """Return a target pass over pending and the draft of this depth."""
@@ -403,7 +418,7 @@ class _Begun:
     def drafting(self, timer: PartTimer) -> Callable[[], object]:
         """Return a proposal to the depth that gamma allows."""
         gamma = self.engine.gamma_policy.max_gamma
-        return timer.drafting(self.engine, self.sequences, gamma, self.uniforms, self.hidden)
+        return timer.drafting(self.engine, self.sequences, gamma, self.uniforms, self.states)
 
 
 def _drafts(engine: Engine, sequences: Sequences, uniforms: Tensor, texts: Sequence[list[int]]) -> list[Draft]:

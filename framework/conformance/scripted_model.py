@@ -40,7 +40,7 @@ class ScriptedModel:
     def refuse_recurrent(self, given: str, allowed: str) -> None:
         pass
 
-    def read_prompts(self, sequences: Sequences) -> ForwardOutput:
+    def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
         num_rows, capacity = sequences.tokens.shape
         self._texts = torch.full((num_rows, capacity + 1), self._end)
         longest = sequences.longest
@@ -57,6 +57,7 @@ class ScriptedModel:
         visible: int,
         keep: Tensor | None = None,
         tree: Tree | None = None,
+        layers: Sequence[int] = (),
     ) -> ForwardOutput:
         """As `CachedLM.forward`, for whole prompts or for the tokens after them."""
         if start is None:

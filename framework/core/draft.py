@@ -301,6 +301,8 @@ class Outcome:
     # [B, M, H]: the same for all tokens of the pass; at prefill, those of the prompts, left-aligned, where entries
     # after a prompt's end are meaningless.
     states: Tensor | None = None
+    # [B, M, n * H]: states of the n `hidden_layers` that the drafter declares, in order, for the tokens of `states`
+    features: Tensor | None = None
 
     @property
     def rejected(self) -> Tensor:

@@ -177,6 +177,22 @@ def is_refillable(drafter: Drafter) -> TypeGuard[Refillable]:
     return hasattr(drafter, "begin_rows") and getattr(drafter, "refillable", True)
 
 
+class WithHiddenLayers(Drafter, Protocol):
+    """Optional: a drafter that reads states between the target's layers, beside those before its output layer."""
+
+    hidden_layers: tuple[int, ...]
+    """Layers whose states `Outcome.features` holds, in this order, by the index of transformers' `hidden_states`.
+
+    0 is the target's embeddings, i the output of its layer i, the last one before the final norm; of an
+    encoder-decoder model the decoder's. Passes capture nothing else.
+    """
+
+
+def hidden_layers_of(drafter: Drafter) -> tuple[int, ...]:
+    """Hidden layers of a WithHiddenLayers drafter; none for any other."""
+    return getattr(drafter, "hidden_layers", ())
+
+
 class WithModels(Drafter, Protocol):
     """Optional: a drafter with models or trained parts of its own, whose names and sizes records state."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from framework.core.cached_property import cached_property
 from framework.core.draft import Draft, Outcome, Readout, TargetRows
-from framework.core.drafter import Drafter, ShouldContinue, drafts_on_host, proposal
+from framework.core.drafter import Drafter, ShouldContinue, drafts_on_host, hidden_layers_of, proposal
 from framework.core.sampling import Sampling, draw
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms
@@ -92,6 +92,7 @@ class DeviceRound:
         self.drafter = drafter
         self.verifier = verifier
         self.sampling = sampling
+        self.hidden_layers = hidden_layers_of(drafter)
 
     def propose(
         self, sequences: Sequences, gamma: int, uniforms: RoundUniforms, should_continue: ShouldContinue | None = None
@@ -132,6 +133,7 @@ class DeviceRound:
                 sequences.lengths - 1,
                 visible=(sequences.longest if longest is None else longest) + draft.num_nodes,
                 tree=draft.tree,
+                layers=self.hidden_layers,
             )
         with stage("verify"):
             outcome, packed = self.commit(rows, draft, output, uniforms)
@@ -202,6 +204,7 @@ class DeviceRound:
             target=target,
             hidden=output.scored_states,
             states=output.hidden_states,
+            features=output.features,
         )
         summary = RoundSummary(
             tokens=drawn.tokens,

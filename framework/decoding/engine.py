@@ -7,7 +7,16 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, Readout, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
-from framework.core.drafter import Drafter, compiles, drafts_on_host, has_trees, is_refillable, learns, most_nodes
+from framework.core.drafter import (
+    Drafter,
+    compiles,
+    drafts_on_host,
+    has_trees,
+    hidden_layers_of,
+    is_refillable,
+    learns,
+    most_nodes,
+)
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
@@ -47,7 +56,7 @@ class Engine:
         Raises:
             ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter that learns,
                 a target with recurrent layers is given with `compiled` or a drafter of trees, or a sharded one with
-                `compiled`.
+                `compiled`, or the drafter reads hidden layers that the target lacks.
         """
         verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
         verifier.check(drafter.scheme, drafter.shape)
@@ -61,6 +70,8 @@ class Engine:
                 f"{type(drafter).__name__} drafts trees",
                 "drafters that draft chains, such as drafter=small_transformer or prompt_lookup",
             )
+        if layers := hidden_layers_of(drafter):
+            target.model.refuse_layers(layers, f"{type(drafter).__name__} reads")
         if compiled:
             target.model.refuse_compiling()
         self.target = target
@@ -164,7 +175,12 @@ class Engine:
         uniforms = Uniforms(seeds, RoundUniforms.width(self.drafter.num_uniforms(max_gamma)), device)
         with stopwatch.stage("prefill"):
             sequences, finisher, output = prefill(
-                self.target, prompts, stopping, max_nodes=self.max_nodes, waiting=waiting
+                self.target,
+                prompts,
+                stopping,
+                max_nodes=self.max_nodes,
+                waiting=waiting,
+                layers=self._on_device.hidden_layers,
             )
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)
@@ -185,7 +201,9 @@ class Engine:
         while new := refill.newcomers(decoding.finisher):
             uniforms = RoundUniforms(decoding.uniforms.begin_rows(new.rows, new.seeds))
             with decoding.stopwatch.stage("prefill"):
-                sequences, finisher, output = prefill_rows(self.target, new.prompts, new.rows, decoding.finisher)
+                sequences, finisher, output = prefill_rows(
+                    self.target, new.prompts, new.rows, decoding.finisher, layers=self._on_device.hidden_layers
+                )
                 draft, begun = Draft.empty(len(new.rows), self.target.device), Rows(sequences, finisher)
                 outcome, packed = self._on_device.commit(begun, draft, output, uniforms)
                 self._on_device.read(begun, packed)

@@ -44,6 +44,7 @@ def prefill(
     *,
     max_nodes: int,
     waiting: Sequence[Prompt] = (),
+    layers: Sequence[int] = (),
 ) -> tuple[Sequences, Finisher, ForwardOutput]:
     """Lay out the prompts and read them in one pass.
 
@@ -53,6 +54,7 @@ def prefill(
         stopping: stopping criteria of a row.
         max_nodes: largest number of nodes in a draft; buffers get that much room after the last committed token.
         waiting: prompts that finished rows take later (`prefill_rows`), for which the buffers are wide enough, too.
+        layers: layers whose states become features, as for `CachedLM.forward`.
 
     Returns:
         the sequences, without a new token; their finisher; the pass, with logits [B, 1, V] after each prompt.
@@ -63,11 +65,11 @@ def prefill(
     longest = max(len(prompt) for prompt in in_all)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
     sequences = Sequences.from_prompts(in_all[: len(prompts)], width=buffer_width(width), device=target.device)
-    return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences)
+    return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences, layers)
 
 
 def prefill_rows(
-    target: Target, prompts: Sequence[Prompt], rows: list[int], beside: Finisher
+    target: Target, prompts: Sequence[Prompt], rows: list[int], beside: Finisher, *, layers: Sequence[int] = ()
 ) -> tuple[Sequences, Finisher, ForwardOutput]:
     """Read prompts into finished rows of a generation; the cache of the other rows stays.
 
@@ -76,6 +78,7 @@ def prefill_rows(
         prompts: one per row, among those given to `prefill` as waiting.
         rows: the rows.
         beside: finisher of the generation.
+        layers: as for `prefill`.
 
     Returns:
         as `prefill`, for these rows alone.
@@ -83,7 +86,7 @@ def prefill_rows(
     model = target.model
     prompts = [target.as_prompt(prompt) for prompt in prompts]
     sequences = Sequences.from_prompts(prompts, width=beside.width, device=target.device)
-    return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows)
+    return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows, layers)
 
 
 def buffer_width(needed: int) -> int:

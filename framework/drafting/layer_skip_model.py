@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from framework.drafting.layer_set import LayerSet
-from framework.models.encoder_decoder import num_decoder_layers
+from framework.models.encoder_decoder import find_blocks, num_decoder_layers
 from framework.models.model_support import longest_context
 from framework.models.module_clone import clone, clone_replacing
 
@@ -70,15 +70,12 @@ class SubLayers:
 
 
 def _find_blocks(model: PreTrainedModel) -> tuple[list[str], nn.ModuleList]:
-    """Attribute path of a decoder's list of blocks, and the list."""
-    depth, decoder = num_decoder_layers(model), model.get_decoder()
-    inside = "".join(f"{name}." for name, module in model.named_modules() if module is decoder and name)
-    for name, module in decoder.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == depth and all(map(_can_be_taken_apart, module)):
-            return (inside + name).split("."), module
+    """As `find_blocks`, for blocks with sub-layers."""
+    if (found := find_blocks(model, _can_be_taken_apart)) is not None:
+        return found
     raise ValueError(
-        f"{_unfit(model)}: it has no list of {depth} blocks with an attention ({', '.join(ATTENTIONS)}) and an MLP "
-        f"({', '.join(MLPS)}) each; choose another drafter="
+        f"{_unfit(model)}: it has no list of {num_decoder_layers(model)} blocks with an attention "
+        f"({', '.join(ATTENTIONS)}) and an MLP ({', '.join(MLPS)}) each; choose another drafter="
     )
 
 

@@ -7,6 +7,9 @@ To roll back, start the next pass at a smaller position: stale slots are overwri
 """
 
 import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +22,7 @@ from framework.models.attention import FLEX, attention_of, own_attention, runnin
 from framework.models.attention_masks import AttentionMasks, Branches
 from framework.models.cache_slots import Slots
 from framework.models.encoder_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
-from framework.models.forward_output import ForwardOutput, OutputLayerHook, rows_of
+from framework.models.forward_output import ForwardOutput, LayerHooks, OutputLayerHook, rows_of
 from framework.models.model_support import longest_context, why_unsupported
 from framework.models.probe import probe
 from framework.models.recurrent_reading import RecurrentReader
@@ -74,7 +77,7 @@ class CachedLM:
         self.prefill_chunk = prefill_chunk
         self.context: int = context or longest_context(model.config.get_text_config()) or 0
         self.text_start = decoder_start(model) if model.config.is_encoder_decoder else []
-        self._output_layer = OutputLayerHook(self.model)
+        self._output_layer, self._layers = OutputLayerHook(self.model), LayerHooks(self.model)
         config = model.config.get_text_config()
         self.num_known = min(config.vocab_size, num_known or config.vocab_size)
         self._slots = Slots(num_decoder_layers(model), context=self.context, kinds=cache_kinds(config))
@@ -147,6 +150,22 @@ class CachedLM:
         if self.is_recurrent:
             raise ValueError(f"{given}, and {_name(self.model)} has recurrent layers; allowed: {allowed}")
 
+    def refuse_layers(self, layers: Sequence[int], given: str) -> None:
+        """Reject layers whose states a pass cannot capture.
+
+        Args:
+            layers: the layers.
+            given: their use, as the beginning of the message.
+
+        Raises:
+            ValueError: a layer out of range.
+        """
+        if not all(0 <= layer <= self._layers.num_layers for layer in layers):
+            raise ValueError(
+                f"{given} the hidden layers {list(layers)} of {_name(self.model)}; allowed: 0, its embeddings, to "
+                f"{self._layers.num_layers}, the output of its last layer"
+            )
+
     def begin(self, num_rows: int, capacity: int) -> None:
         """Clear all rows and make room for num_rows of `capacity` slots: committed tokens, a draft, and one more."""
         self._slots.begin(num_rows, capacity, self.device)
@@ -158,28 +177,32 @@ class CachedLM:
         if self.text_start and sequences.source is not None:
             self._decoder.read(sequences.source.clamp(max=self.num_known - 1), sequences.source_mask)
 
-    def read_prompts(self, sequences: Sequences) -> ForwardOutput:
+    def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
         """Begin with the rows and slots of these sequences, and read their sources and all their tokens.
+
+        Args:
+            sequences: the prompts.
+            layers: as for `forward`.
 
         Returns:
             the pass, with the logits [B, 1, V] of the next token.
         """
         self.begin(*sequences.tokens.shape)
         self.read_sources(sequences)
-        return self._read_all(sequences)
+        return self._read_all(sequences, layers)
 
-    def read_rows(self, sequences: Sequences, rows: list[int]) -> ForwardOutput:
+    def read_rows(self, sequences: Sequences, rows: list[int], layers: Sequence[int] = ()) -> ForwardOutput:
         """Read all tokens of sequences into these rows alone, from the first slot on; the other rows stay.
 
         Returns:
             the pass, with the logits [R, 1, V] of the next token.
         """
         with self._slots.only(torch.tensor(rows, device=self.device)):
-            return self._read_all(sequences)
+            return self._read_all(sequences, layers)
 
-    def _read_all(self, sequences: Sequences) -> ForwardOutput:
-        longest = sequences.longest
-        return self.forward(sequences.tokens[:, :longest], None, visible=longest, keep=sequences.lengths - 1)
+    def _read_all(self, sequences: Sequences, layers: Sequence[int]) -> ForwardOutput:
+        longest, keep = sequences.longest, sequences.lengths - 1
+        return self.forward(sequences.tokens[:, :longest], None, visible=longest, keep=keep, layers=layers)
 
     def forward(
         self,
@@ -190,6 +213,7 @@ class CachedLM:
         keep: Tensor | None = None,
         tree: Tree | None = None,
         first: int = 0,
+        layers: Sequence[int] = (),
     ) -> ForwardOutput:
         """Read tokens at the positions from start[b] on, and write their slots.
 
@@ -205,20 +229,30 @@ class CachedLM:
             keep: [B] int64 index in 0..M-1 of the one token per row that needs logits; None: all tokens.
             tree: structure of the tokens; start is then the position of pending. None, or a chain: consecutive tokens.
             first: row of tokens[:, 0] among the tree's [pending, nodes...].
+            layers: indices of the `LayerHooks` states that become `ForwardOutput.features`.
         """
         if self.prefill_chunk is not None and tokens.shape[1] > self.prefill_chunk and tree is None:
-            return self._read_in_chunks(tokens, start, self.prefill_chunk, visible=visible, keep=keep)
+            size = self.prefill_chunk
+            return self._read_in_chunks(tokens, start, size, visible=visible, keep=keep, layers=layers)
         if self.recurrent is None:
-            return self._pass(tokens, start, visible=visible, keep=keep, tree=tree, first=first)
+            return self._pass(tokens, start, visible=visible, keep=keep, tree=tree, first=first, layers=layers)
         if tree is not None and not tree.is_chain:
             self.refuse_recurrent("a tree is to be read", "chains")
-        return self.recurrent.read(self._pass, tokens, start, visible=visible, keep=keep)
+        return self.recurrent.read(partial(self._pass, layers=layers), tokens, start, visible=visible, keep=keep)
 
     def _read_in_chunks(
-        self, tokens: Tensor, start: Tensor | None, size: int, *, visible: int, keep: Tensor | None
+        self,
+        tokens: Tensor,
+        start: Tensor | None,
+        size: int,
+        *,
+        visible: int,
+        keep: Tensor | None,
+        layers: Sequence[int],
     ) -> ForwardOutput:
         """Read consecutive tokens in passes over at most `size` of them; other arguments as for `forward`."""
-        num_tokens, logits, hidden_states = tokens.shape[1], [], None
+        num_tokens, logits = tokens.shape[1], []
+        whole: list[Tensor] = []  # one buffer for the states of all chunks, since a long prompt's take much memory
         for first in range(0, num_tokens, size):
             piece = tokens[:, first : first + size]
             last = first + piece.shape[1] - 1
@@ -226,15 +260,14 @@ class CachedLM:
             is_first = start is None and not first
             seen = last + 1 if start is None else visible
             here = None if keep is None else (keep - first).clamp(0, last - first)
-            output = self._pass(piece, None if is_first else begin, visible=seen, keep=here)
-            if hidden_states is None:  # one buffer for all, since those of a long prompt take much memory
-                hidden_states = output.hidden_states.new_empty(*tokens.shape, output.hidden_states.shape[2])
-            hidden_states[:, first : last + 1] = output.hidden_states
+            output = self._pass(piece, None if is_first else begin, visible=seen, keep=here, layers=layers)
+            whole = whole or [states.new_empty(*tokens.shape, states.shape[2]) for states in output.by_token]
+            for states, read in zip(whole, output.by_token, strict=True):
+                states[:, first : last + 1] = read
             logits.append(output.logits)
-        assert hidden_states is not None
         if keep is None:
-            return ForwardOutput(torch.cat(logits, 1), hidden_states)
-        return ForwardOutput(rows_of(torch.cat(logits, 1), keep // size), hidden_states, keep)
+            return ForwardOutput(torch.cat(logits, 1), *whole)
+        return ForwardOutput(rows_of(torch.cat(logits, 1), keep // size), *whole, keep=keep)
 
     def _pass(
         self,
@@ -245,6 +278,7 @@ class CachedLM:
         keep: Tensor | None = None,
         tree: Tree | None = None,
         first: int = 0,
+        layers: Sequence[int] = (),
     ) -> ForwardOutput:
         """One call of the model, with the arguments of `forward`."""
         num_tokens = tokens.shape[1]
@@ -266,7 +300,8 @@ class CachedLM:
         # Inference mode saves a twentieth of the pass.
         quietly = torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
         kept_logits = self._output_layer.letting_through(keep if num_tokens > FEW_TOKENS else None)
-        with quietly, kept_logits, self._slots.in_pass(slots, visible=visible):
+        captured = self._layers.capturing(layers) if layers else nullcontext()
+        with quietly, kept_logits, captured, self._slots.in_pass(slots, visible=visible):
             logits = self._decoder(
                 input_ids=tokens,
                 attention_mask=mask,
@@ -277,12 +312,14 @@ class CachedLM:
                 **({"key_positions": key_positions} if self.text_start else {}),
             ).logits
         # In a model on several devices, the input of the output layer is on that layer's device.
-        made = (self._to_vocabulary(logits).to(tokens.device), self._output_layer.take().to(tokens.device))
+        made = [self._to_vocabulary(logits), self._output_layer.take()]
+        if layers:
+            made.append(self._layers.take(layers))
         # Copies made outside inference mode are ordinary tensors, which training can use.
-        logits, hidden_states = (each.clone() for each in made)
+        logits, *states = (each.to(tokens.device).clone() for each in made)
         if keep is not None and logits.shape[1] > 1:
             logits = rows_of(logits, keep)
-        return ForwardOutput(logits, hidden_states, keep)
+        return ForwardOutput(logits, *states, keep=keep)
 
     def keep_path(self, tree: Tree, path: Tensor, *, after: Tensor) -> None:
         """Move the cache entries of a path's nodes to consecutive slots; no effect for a chain.

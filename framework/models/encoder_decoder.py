@@ -11,6 +11,7 @@ B rows, M tokens read, W slots seen, S tokens of a source.
 
 import copy
 import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -103,6 +104,26 @@ def decoder_start(model: PreTrainedModel) -> list[int]:
         for key in ("decoder_start_token_id", "forced_bos_token_id")
     )
     return [token for token in (first, forced) if token is not None]
+
+
+def find_blocks(
+    model: PreTrainedModel, fits: Callable[[nn.Module], bool] = lambda block: True
+) -> tuple[list[str], nn.ModuleList] | None:
+    """Attribute path of a decoder's list of layers, and the list.
+
+    Args:
+        model: the model of the decoder.
+        fits: condition on every layer.
+
+    Returns:
+        None if there is no such list, as long as the config says.
+    """
+    depth, decoder = num_decoder_layers(model), model.get_decoder()
+    inside = "".join(f"{name}." for name, module in model.named_modules() if module is decoder and name)
+    for name, module in decoder.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth and all(map(fits, module)):
+            return (inside + name).split("."), module
+    return None
 
 
 def num_decoder_layers(model: PreTrainedModel) -> int:

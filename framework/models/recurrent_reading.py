@@ -73,11 +73,12 @@ class RecurrentReader:
         read = list(self._read_groups(run, texts))
         one = read[0][1]
         logits = one.logits.new_empty(len(texts), *one.logits.shape[1:])
-        hidden_states = one.hidden_states.new_zeros(*tokens.shape, one.hidden_states.shape[2])
+        whole = [states.new_zeros(*tokens.shape, states.shape[2]) for states in one.by_token]
         for rows, output in read:
             logits[rows] = output.logits
-            hidden_states[rows, : output.hidden_states.shape[1]] = output.hidden_states
-        return ForwardOutput(logits, hidden_states, keep)
+            for states, of_rows in zip(whole, output.by_token, strict=True):
+                states[rows, : of_rows.shape[1]] = of_rows
+        return ForwardOutput(logits, *whole, keep=keep)
 
     def _read_one_by_one(
         self, run: Pass, tokens: Tensor, start: Tensor, visible: int, keep: Tensor | None
@@ -88,5 +89,5 @@ class RecurrentReader:
             seen = visible - tokens.shape[1] + 1 + place
             read.append(self.read(run, tokens[:, place : place + 1], start + place, visible=seen))
         logits = torch.cat([output.logits for output in read], 1)
-        hidden_states = torch.cat([output.hidden_states for output in read], 1)
-        return ForwardOutput(logits if keep is None else rows_of(logits, keep), hidden_states, keep)
+        states = [torch.cat(of_token, 1) for of_token in zip(*(output.by_token for output in read), strict=True)]
+        return ForwardOutput(logits if keep is None else rows_of(logits, keep), *states, keep=keep)
