@@ -89,7 +89,7 @@ class SmallTransformer:
             bits=self._bits,
         )
         output = self._cache.read(sequences)
-        while chain.add(output.logits[:, 0], None if should_continue is None else output.scored_states[:, 0]):
+        while chain.add(output.logits[:, 0], hidden=None if should_continue is None else output.scored_states[:, 0]):
             read = chain.num_nodes
             output = self.model.forward(
                 chain.last.unsqueeze(1), sequences.lengths + (read - 1), visible=sequences.longest + read

@@ -1,6 +1,7 @@
 """Every drafter with a yaml, built for a tiny target, so that tests and proofs take seconds."""
 
 import atexit
+import json
 import shutil
 import tempfile
 from functools import cache
@@ -9,12 +10,16 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from safetensors.torch import save_file
+from transformers import Qwen3Config
 
 from experiments.config.builders import DrafterFactory, build
 from framework.conformance.tiny_models import save_tiny, tiny_other_tokenizer
 from framework.core.drafter import Drafter
 from framework.drafting.layer_set import LayerSet, save_layer_set
 from framework.heads.dart_layer import DartLayer, save_layer
+from framework.heads.dflash_layers import DflashLayers
+from framework.heads.draft_layer import TargetEnds
 from framework.heads.eagle_layer import EagleLayer, save_eagle
 from framework.heads.medusa_heads import MedusaHeads, save_heads
 from framework.models.encoder_decoder import num_decoder_layers
@@ -88,10 +93,28 @@ def save_tiny_eagle(folder: Path, target: Target) -> Path:
     return folder
 
 
+def save_tiny_dflash(folder: Path, target: Target) -> Path:
+    """Write a random DFlash drafter with a block of four tokens, in the original layout."""
+    ends, depth = TargetEnds(target), num_decoder_layers(target.model.model)
+    sizes = {"hidden_size": ends.hidden_size, "intermediate_size": 24, "head_dim": 8, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": target.vocabulary_size}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = DflashLayers(Qwen3Config(**sizes, **heads), num_features=2 * ends.hidden_size)
+    own = {"mask_token_id": 1, "target_layer_ids": [0, depth - 1]}
+    folder.mkdir(parents=True, exist_ok=True)
+    config = sizes | heads | {"model_type": "qwen3", "block_size": 4, "dflash_config": own}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(layers.state_dict(), folder / "model.safetensors")
+    return folder
+
+
 # Models differ: otherwise nothing that the hierarchical drafter's inner drafter proposes is ever rejected.
 SEEDS = {"drafter": 7, "drafter_small": 13, "drafter_large": 14}
 # Embedded models trained for a target, each with the function that writes a random one.
 FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle": save_tiny_eagle}
+# Drafters that are published and not embedded, by the ends of their classes' paths.
+PUBLISHED = {"dflash.Dflash": save_tiny_dflash}
 
 
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
@@ -105,6 +128,9 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     if not isinstance(value, dict):
         return value
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
+    for end, save in PUBLISHED.items():
+        if str(made.get("_target_")).endswith(end):
+            made["path"] = str(save(_temporary() / f"{end}-{target.fingerprint}", target))
     if str(made.get("_target_")).endswith("StandardLibrary"):
         made["folder"] = _tiny_library()
     if str(made.get("_target_")).endswith("Online"):

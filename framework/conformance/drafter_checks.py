@@ -40,6 +40,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.metrics.equality import differences, within_float32
+from framework.models import forward_output
 from framework.models.pretrained import fingerprint
 from framework.models.target import Target
 from framework.verifiers.default_verifier import default_verifier
@@ -425,6 +426,14 @@ def _state(target: Target) -> dict[str, object]:
         "config": model.config.to_dict(),
         "training flag": [module.training for module in model.modules()],
         "requires_grad": [parameter.requires_grad for parameter in model.parameters()],
-        "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
+        "hooks": [
+            sum(map(_is_foreign, [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]))
+            for module in model.modules()
+        ],
         "modules": [(type(module), "forward" in vars(module)) for module in model.modules()],
     }
+
+
+def _is_foreign(hook: Callable[..., object]) -> bool:
+    """Whether a hook is none of those by which passes capture states."""
+    return getattr(hook, "__module__", None) != forward_output.__name__

@@ -64,21 +64,22 @@ class ChainBuilder:
         """[B] int64: the tokens drawn last."""
         return self._tokens[-1]
 
-    def add(self, logits: Tensor, hidden: Tensor | None = None) -> bool:
-        """Draw the next token of every row from logits [B, V]; returns whether the chain continues.
+    def add(self, logits: Tensor, support: Tensor | None = None, *, hidden: Tensor | None = None) -> bool:
+        """Draw the next token of every row; returns whether the chain continues.
 
         Args:
-            logits: [B, V].
+            logits: [B, V], or [B, S] of a reduced vocabulary.
+            support: [B, S] int64: token ids of the logits; None: all.
             hidden: [B, H] input of the output layer that gave them, for `should_continue`; None: not shown.
         """
         self._hidden = hidden
         if self._sampling.greedy:
             # Confidence is measured at temperature 1, because at temperature 0 every choice is certain.
             likeliest = argmax(logits)
-            return self._append(likeliest, likeliest, lambda: logits.float().softmax(1))
-        if self._top_k is None:
-            return self._draw(self._sampling.probs(logits))
-        logits, support = logits.topk(min(self._top_k, logits.shape[1]))
+            return self._append(_tokens_of(likeliest, support), likeliest, lambda: logits.float().softmax(1))
+        if self._top_k is not None:
+            logits, kept = logits.topk(min(self._top_k, logits.shape[1]))
+            support = kept if support is None else support.gather(1, kept)
         return self._draw(self._sampling.probs(logits), support)
 
     def add_probs(self, probs: Tensor, support: Tensor | None = None) -> bool:

@@ -17,6 +17,36 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention: queries, keys and values, [..., heads, M, H / heads] each, to an output of the queries' shape."""
 
 
+class TargetEnds:
+    """Embeddings and output layer of a target, which a module uses without holding them as parts of its own.
+
+    Attributes:
+        hidden_size: H, the width of the output layer's input.
+        embedding_size: width of the embeddings.
+        num_known: tokens with an embedding.
+        like: dtype and device of the output layer.
+    """
+
+    def __init__(self, target: Target):
+        model = target.model.model
+        embeddings, output = model.get_input_embeddings(), model.get_output_embeddings()
+        self.num_known, self.embedding_size = embeddings.weight.shape
+        self.hidden_size: int = output.weight.shape[1]
+        self._width = target.vocabulary_size
+        self.like = like = {"dtype": output.weight.dtype, "device": output.weight.device}  # int8 layers compute it
+        # Functions, so that a copy of a module copies nothing of the target.
+        self._embeddings: Callable[[Tensor], Tensor] = lambda tokens: embeddings(tokens)
+        self._output: Callable[[Tensor], Tensor] = lambda states: output(states.to(**like))
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """[..., H] from tokens [...] int64."""
+        return self._embeddings(tokens.clamp(min=0, max=self.num_known - 1))
+
+    def scored(self, states: Tensor) -> Tensor:
+        """[..., V] logits before temperature from states [..., H]; the output layer's padding beyond V is cut off."""
+        return self._output(states)[..., : self._width].to(states.device)
+
+
 class DraftLayer(nn.Module):
     """Joins the target's states with token embeddings; the target's own output layer scores the result.
 
@@ -29,21 +59,16 @@ class DraftLayer(nn.Module):
             target: provides the embeddings and the output layer; the layer gets the output layer's dtype and device.
         """
         super().__init__()
-        embeddings, output = target.model.model.get_input_embeddings(), target.model.model.get_output_embeddings()
-        self._width, hidden_size = target.vocabulary_size, output.weight.shape[1]
-        self._last_known = embeddings.weight.shape[0] - 1
+        self._ends = ends = TargetEnds(target)
+        hidden_size = ends.hidden_size
         self._num_heads = hidden_size // HEAD_WIDTH if hidden_size % HEAD_WIDTH == 0 else 1
-        self.join = nn.Linear(hidden_size + embeddings.weight.shape[1], hidden_size, bias=False)
+        self.join = nn.Linear(hidden_size + ends.embedding_size, hidden_size, bias=False)
         self.attention_norm, self.mlp_norm, self.last_norm = (nn.RMSNorm(hidden_size) for _ in range(3))
         self.attention_in = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
         self.attention_out = nn.Linear(hidden_size, hidden_size, bias=False)
         self.mlp_in = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
         self.mlp_out = nn.Linear(4 * hidden_size, hidden_size, bias=False)
-        like = {"dtype": output.weight.dtype, "device": output.weight.device}  # int8 layers compute their weight
-        self.to(**like)
-        # Wrapped in functions, so that the target's layers are not registered as submodules.
-        self._embedded: Callable[[Tensor], Tensor] = lambda tokens: embeddings(tokens)
-        self._output: Callable[[Tensor], Tensor] = lambda states: output(states.to(**like))
+        self.to(**ends.like)
 
     @property
     def hidden_size(self) -> int:
@@ -51,7 +76,7 @@ class DraftLayer(nn.Module):
 
     def joined(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """[..., H] from states of the target [..., H] and tokens [...] int64."""
-        embedded = self._embedded(tokens.clamp(min=0, max=self._last_known))
+        embedded = self._ends.embedded(tokens)
         return self.join(torch.cat([hidden.to(self.join.weight), embedded.to(self.join.weight)], -1))
 
     def passed(self, states: Tensor, attend: Attend) -> Tensor:
@@ -66,4 +91,4 @@ class DraftLayer(nn.Module):
 
     def scored(self, states: Tensor) -> Tensor:
         """[..., V] logits before temperature from states [..., H]; the output layer's padding beyond V is cut off."""
-        return self._output(states)[..., : self._width].to(states.device)
+        return self._ends.scored(states)

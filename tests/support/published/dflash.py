@@ -43,16 +43,22 @@ def reference_logits(
     embeddings: Tensor,
     output: Tensor,
 ) -> Tensor:
-    """Logits [block - 1, V] of the tokens after pending, all at once.
+    """Logits [block - 1, V] of the tokens after pending, all at once: W RMS(x) at the masks."""
+    return reference_states(config, tensors, features, pending, embeddings=embeddings)[1:] @ output.double().T
+
+
+def reference_states(
+    config: dict[str, Any], tensors: dict[str, Tensor], features: Tensor, pending: int, *, embeddings: Tensor
+) -> Tensor:
+    """RMS(x) [block, H] at pending and at the masks.
 
     c = RMS(fc(features)); x = [e(pending), MASK, ...]; in every layer, queries of LN(x) attend to keys and values of c
-    and of LN(x), in both directions within the block; logits = W RMS(x) at the masks.
+    and of LN(x), in both directions within the block.
 
     Args:
         features: [T, 3 H] the target's hidden states before pending, joined.
         pending: the last committed token, at position T.
         embeddings: [V, H] of the target.
-        output: [V, H] output layer W of the target.
     """
     w = {name.removesuffix(".weight"): tensor.double() for name, tensor in tensors.items()}
 
@@ -75,4 +81,4 @@ def reference_logits(
             query = heads_of(f"{layer}.self_attn.q", vector, len(context) + place)
             s = states[place] + w[f"{layer}.self_attn.o_proj"] @ attention(query, keys, values)
             states[place] = s + gated_mlp(w, f"{layer}.mlp", rms(f"{layer}.post_attention_layernorm", s))
-    return torch.stack([output.double() @ rms("norm", state) for state in states[1:]])
+    return torch.stack([rms("norm", state) for state in states])

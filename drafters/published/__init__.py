@@ -1,0 +1,1 @@
+"""Drafters that are read from published checkpoints alone, one per file."""
