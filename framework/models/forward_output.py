@@ -6,7 +6,7 @@ B rows, M tokens read, V vocabulary, H hidden, n captured layers.
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class ForwardOutput:
     logits: Tensor
     hidden_states: Tensor
     features: Tensor | None = None
-    keep: Tensor | None = None
+    keep: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def by_token(self) -> tuple[Tensor, ...]:
