@@ -22,7 +22,7 @@ from framework.heads.dflash_layers import DflashLayers
 from framework.heads.draft_layer import TargetEnds
 from framework.heads.eagle_layer import EagleLayer, save_eagle
 from framework.heads.medusa_heads import MedusaHeads, save_heads
-from framework.models.encoder_decoder import num_decoder_layers
+from framework.models.encoder_decoder import find_blocks, num_decoder_layers
 from framework.models.target import Target
 
 FOLDER = Path(__file__).parents[2] / "conf" / "drafter"
@@ -109,12 +109,26 @@ def save_tiny_dflash(folder: Path, target: Target) -> Path:
     return folder
 
 
+def save_tiny_mtp(folder: Path, target: Target) -> Path:
+    """Write a layer for multi-token prediction in MiMo's layout: the target's last layer with a random projection."""
+    blocks, width = find_blocks(target.model.model), TargetEnds(target).hidden_size
+    assert blocks is not None, "the target has no list of layers"
+    layer = {name: tensor.clone() for name, tensor in blocks[1][-1].state_dict().items()}
+    layer |= {f"{name}_layernorm.weight": torch.ones(width) for name in ("token", "hidden", "final")}
+    layer["input_proj.weight"] = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(0)) * 0.3
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    tensors = {f"model.mtp_layers.0.{name}": tensor for name, tensor in layer.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
 # Models differ: otherwise nothing that the hierarchical drafter's inner drafter proposes is ever rejected.
 SEEDS = {"drafter": 7, "drafter_small": 13, "drafter_large": 14}
 # Embedded models trained for a target, each with the function that writes a random one.
 FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle": save_tiny_eagle}
 # Drafters that are published and not embedded, by the ends of their classes' paths.
-PUBLISHED = {"dflash.Dflash": save_tiny_dflash}
+PUBLISHED = {"dflash.Dflash": save_tiny_dflash, "mtp.Mtp": save_tiny_mtp}
 
 
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:

@@ -1,4 +1,4 @@
-"""State of EAGLE's layer for a batch: the target's states of committed tokens, and the layer's own KV cache.
+"""State of EAGLE's layer or an MTP layer: the target's states, and the layer's own KV cache.
 
 B rows, M pairs read, H hidden. Pair t of a row is the target's state at token t with token t + 1, in slot t. The last
 pair before drafting ends with pending. Drafted pairs lie in the slots after it until the next pairs overwrite them.
@@ -12,6 +12,7 @@ from framework.core.draft import Outcome
 from framework.core.fixed_buffer import FixedBuffer
 from framework.core.sequences import Sequences
 from framework.heads.eagle_layer import EagleLayer
+from framework.heads.mtp_layer import MtpLayer
 from framework.models.attention_masks import additive
 from framework.models.cache_slots import Slots
 
@@ -23,7 +24,7 @@ class EagleStates:
     ones. Drafted pairs are therefore never kept, and nothing is rolled back.
     """
 
-    def __init__(self, layer: EagleLayer):
+    def __init__(self, layer: EagleLayer | MtpLayer):
         self.layer = layer
         self._slots = Slots(num_layers=1)
         self._buffer = FixedBuffer()
