@@ -320,8 +320,9 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     monkeypatch.setattr(resolvers, "ZOO", Path(folder))
     resolvers.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))
+    layers = ["drafter.exit_after=1,2"] if study == "early_exit" else []  # the tiny target has two
     run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
-        f"hydra.sweep.dir={tmp_path}")  # fmt: skip
+        f"hydra.sweep.dir={tmp_path}", *layers)  # fmt: skip
     records = load_records(tmp_path)
     assert len(records) == len(list(tmp_path.glob("[0-9]*"))) > 1
     assert {record.study for record in records} == {study}
