@@ -182,7 +182,7 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     """
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.max_prompt_tokens", "target.context"))
-    for key in ("hugging_face", "multi_turn", "refill"):
+    for key in ("hugging_face", "multi_turn", "refill", "teacher_forced_alpha"):
         check_kind(key, cfg[key], [bool])
     build_arrivals(cfg)
     build(cfg.prompts.source)
@@ -340,6 +340,7 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
         repeats=cfg.repeats,
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
+        teacher_forced=cfg.teacher_forced_alpha,
         compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
         refill=cfg.refill,
         arrivals=build_arrivals(cfg),

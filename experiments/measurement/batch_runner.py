@@ -30,19 +30,22 @@ from experiments.measurement.timing import (
 from experiments.measurement.traced_text import traced_row
 from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.tracking.tracker import describe
-from framework.core.draft import Outcome
+from framework.core.draft import Outcome, Shape
 from framework.core.drafter import preserve_learned_state
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
+from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.round_profile import is_profiled
 from framework.metrics.graph_counts import GraphCounts, counted_graphs
+from framework.metrics.stopwatch import Block
 from framework.metrics.tally import Tally
 from framework.metrics.token_trace import TokenTrace
 from framework.models.target import Target
 from framework.models.tensor_parallel import agreed
+from framework.verifiers.teacher_forced import TeacherForced
 from framework.verifiers.verifier import Guarantee
 
 PART_BATCHES = 8  # the parts of a round are timed next to at most this many batches, spread evenly over all batches
@@ -61,10 +64,12 @@ class BatchResult:
     Attributes:
         runs: timed runs, one per repeat.
         stages: seconds by stage.
+        traces: the single runs of the stages, in the first batch.
         graphs: graphs that warming up compiled or captured.
         parts: times of a round's parts, taken right after the first run.
         tallies: counts of the untimed pass.
         inner_tallies: counts of drafters that run rounds of their own.
+        teacher_forced: counts at every position of the target's text, if the plan asks for them.
         divergences: total variation of a lossy rule at each examined position.
         experts: distinct experts touched by the target in the untimed pass; zero for a model without experts.
         served: latencies of the prompts as they arrive, if the plan has arrivals.
@@ -75,10 +80,12 @@ class BatchResult:
     batch: Batch
     runs: dict[str, list[Timed]] = field(default_factory=dict)
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    traces: dict[str, list[Block]] = field(default_factory=dict)
     graphs: dict[str, GraphCounts] = field(default_factory=dict)
     parts: dict[str, PartTimes] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     inner_tallies: dict[str, Tally] = field(default_factory=dict)
+    teacher_forced: dict[str, Tally] = field(default_factory=dict)
     divergences: dict[str, list[float]] = field(default_factory=dict)
     experts: dict[str, TouchedExperts] = field(default_factory=dict)
     served: dict[str, Served] = field(default_factory=dict)
@@ -204,8 +211,10 @@ class BatchRunner:
     def _time(self, name: str, result: BatchResult) -> None:
         batch, runs = result.batch, result.runs.setdefault(name, [])
         decoder, stopping = self.decoders[name], self._plan.stopping
-        runs.append(timed(decoder, batch.prompts, stopping, batch.seeds, self._target.device, num_rows=batch.num_rows))
+        given = (decoder, batch.prompts, stopping, batch.seeds, self._target.device)
+        runs.append(timed(*given, num_rows=batch.num_rows, keep_blocks=batch.number == 0 and not runs))
         result.stages.setdefault(name, runs[0].stages)
+        result.traces.setdefault(name, runs[0].blocks)
         if len(runs) == 1 and name in self.loops and batch.number in self._beside_parts:
             result.parts[name] = self._parts(self.loops[name], batch, runs[0].generation.tokens, PART_REPEATS)
 
@@ -281,11 +290,30 @@ class BatchRunner:
         )
         if inner := getattr(candidate.engine.drafter, "inner_tally", None):
             result.inner_tallies[name] = inner
+        if self._plan.teacher_forced and candidate.engine.drafter.shape is Shape.CHAIN:
+            result.teacher_forced[name] = self._count_teacher_forced(candidate, batch)
         result.counted[name] = [
             {"accepted": trace.accepted[row], "tested": trace.tested[row], "rounds": trace.rounds[row]}
             | (traced_row(prompt, tokens, self._target.tokenizer) if batch.rows[row] < TRACED_PROMPTS else {})
             for row, (prompt, tokens) in enumerate(zip(batch.prompts, trace.tokens(generation.tokens), strict=True))
         ]
+
+    def _count_teacher_forced(self, candidate: Candidate, batch: Batch) -> Tally:
+        """Count overlaps at every position of the target's own text (`framework/verifiers/teacher_forced.py`)."""
+        engine = Engine(
+            target=self._target,
+            drafter=candidate.engine.drafter,
+            verifier=TeacherForced(),
+            gamma_policy=Fixed(gamma=1),
+            sampling=candidate.engine.sampling,
+        )
+        queue = Queue(len(batch.rows), batch.num_rows)
+        with self._once(candidate.point.name, is_last=False):
+            tally = engine.generate(
+                batch.prompts, stopping=self._plan.stopping, seeds=batch.seeds, detailed=True, queue=queue
+            ).tally
+        assert tally is not None
+        return tally
 
     def _check_agreement(self, tokens: list[list[int]]) -> None:
         """
@@ -318,6 +346,7 @@ class BatchRunner:
         """Time the stages of every decoder in a run of their own."""
         runs = self._run_all(result, self._plan.stopping, every_stage=True)
         result.stages = {name: run.stages for name, run in runs.items()}
+        result.traces = {name: run.blocks for name, run in runs.items()}
 
     def _run_all(self, result: BatchResult, stopping: Stopping, *, every_stage: bool = False) -> dict[str, Timed]:
         """Run every decoder once, without learning; decoders that fail are missing from the result."""
@@ -326,7 +355,8 @@ class BatchRunner:
             if name not in result.errors:
                 with self._catching(name, result), self._once(name, is_last=False):
                     given = (decoder, batch.prompts, stopping, batch.seeds, device)
-                    runs[name] = timed(*given, num_rows=batch.num_rows, every_stage=every_stage)
+                    keep = every_stage and batch.number == 0
+                    runs[name] = timed(*given, num_rows=batch.num_rows, every_stage=every_stage, keep_blocks=keep)
         return runs
 
 

@@ -11,6 +11,8 @@ from experiments.measurement.serving import Served
 from experiments.measurement.timing import PartTimes, Timed
 from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.repetition import distinct_4grams
+from framework.metrics.stopwatch import Block
+from framework.metrics.tally import Tally
 from framework.models.target import Target
 
 
@@ -22,6 +24,7 @@ class Merged:
         stages: seconds by stage of every batch, by decoder.
         graphs: graphs that warming up compiled or captured, by decoder.
         with_parts: for every loop, the timed batches followed by a timing of its parts, each with these part times.
+        traces: the single runs of the stages in the first batch, by decoder.
         served: the prompts as they arrive, by decoder; empty without arrivals.
     """
 
@@ -40,6 +43,7 @@ class Merged:
         self.stages: dict[str, list[dict[str, float]]] = {name: [] for name in decoders}
         self.graphs = {name: GraphCounts() for name in decoders}
         self.with_parts: dict[str, list[tuple[Timed, PartTimes]]] = {name: [] for name in loops}
+        self.traces: dict[str, list[Block]] = {}
         self.served: dict[str, Served] = {}
 
     def add(self, result: BatchResult) -> None:
@@ -56,6 +60,8 @@ class Merged:
             self.graphs[name] += result.graphs.get(name, GraphCounts())
             if name in result.parts:
                 self.with_parts[name].append((runs[0], result.parts[name]))
+            if blocks := result.traces.get(name):
+                self.traces.setdefault(name, blocks)
         self.served |= result.served  # arrivals need refill, with which there is one batch
         for candidate in alive(self._subjects.values()):
             self._add_counts(candidate, result)
@@ -75,12 +81,16 @@ class Merged:
         name = candidate.point.name
         candidate.tally.add(result.tallies[name])
         if name in result.inner_tallies:
-            inner = result.inner_tallies[name]
-            candidate.inner_tally = candidate.inner_tally or inner.emptied()
-            candidate.inner_tally.add(inner)
+            candidate.inner_tally = _sum(candidate.inner_tally, result.inner_tallies[name])
+        if name in result.teacher_forced:
+            candidate.teacher_forced = _sum(candidate.teacher_forced, result.teacher_forced[name])
         candidate.experts += result.experts[name]
         # The same number of positions as with one rank.
         candidate.divergences += result.divergences[name][: POSITIONS - len(candidate.divergences)]
+
+
+def _sum(total: Tally | None, tally: Tally) -> Tally:
+    return Tally.total([tally] if total is None else [total, tally])
 
 
 def _prompt_rows(name: str, result: BatchResult, plan: Plan, target: Target) -> Iterator[dict]:

@@ -43,7 +43,7 @@ def all_metrics(
         parted: token differences from each plain decoder that was compared.
     """
     metrics: dict[str, Any] = tally.metrics()
-    metrics |= _speed(runs[name], runs[BASELINE])
+    metrics |= _speed(runs[name], runs[BASELINE]) | token_latency(runs[name], runs[BASELINE])
     metrics["occupancy"] = occupancy(runs[name][0]) / occupancy(runs[BASELINE][0])
     metrics |= _prediction(metrics, tally, PartTimes.middle([parts for _, parts in with_parts[name]]))
     # Generations of one token end with prefill, so that no decoding time was measured.
@@ -185,6 +185,38 @@ def _speed(own: list[list[Timed]], baseline: list[list[Timed]]) -> dict[str, flo
     }
 
 
+def token_latency(own: list[list[Timed]], baseline: list[list[Timed]]) -> dict[str, float]:
+    """Spread of the time between tokens, and of the time per token from prompt to prompt.
+
+    Speculation leaves the distribution of the output, and with it its variance, as it is. The waiting times spread
+    more: the tokens of a round arrive together, after a longer wait.
+
+    Returns:
+        Milliseconds by metric; empty unless each batch is one prompt.
+    """
+    if any(run.num_rows is not None or len(run.generation.tokens) > 1 for repeat in own for run in repeat):
+        return {}
+    metrics = {}
+    for prefix, repeats in (("", own), ("baseline_", baseline)):
+        if gaps := [gap for repeat in repeats for run in repeat for gap in _gaps_ms(run)]:
+            metrics[f"{prefix}inter_token_ms/sd"] = float(np.std(gaps))
+            metrics[f"{prefix}inter_token_ms/p99"] = float(np.percentile(gaps, 99))
+        of_prompts = [
+            statistics.median(decode_ms([run]) for run in runs)
+            for runs in zip(*repeats, strict=True)
+            if runs[0].num_decoded
+        ]
+        if len(of_prompts) > 1:
+            metrics[f"{prefix}ms_per_token/sd"] = statistics.stdev(of_prompts)
+    return metrics
+
+
+def _gaps_ms(run: Timed) -> list[float]:
+    """Milliseconds from each token to the next, the prefill's being the first: 0 between tokens of the same round."""
+    at_once = max(0, run.num_decoded - len(run.round_seconds))
+    return [1000 * seconds for seconds in run.round_seconds] + [0.0] * at_once
+
+
 def draft_and_target_time(tally: Tally, parts: PartTimes) -> tuple[float, float]:
     """Mean d and v over rounds, in one-row target passes; the tally has at least one pass."""
     passes = tally.passes.tolist()
@@ -226,6 +258,7 @@ def _prediction(metrics: dict[str, Any], tally: Tally, parts: PartTimes) -> dict
     prediction["gamma/mean"] = gamma
     prediction["nodes/mean"] = num_nodes
     prediction["d"], prediction["v"] = draft_and_target_time(tally, parts)
+    prediction["operations/counted"] = (gamma * parts.operations + parts.pass_operations(num_nodes)) / tau
     if eq1 is not None:
         prediction["speedup/predicted"] = theory.zero_overhead_speedup(eq1, prediction["d"], 1)
         prediction["operations"] = (gamma * parts.operations + num_nodes + 1) / eq1

@@ -48,6 +48,7 @@ class Plan:
         repeats: timings per batch.
         seed: prompt i decodes with seed + i.
         hugging_face: whether to time Hugging Face's `generate` as well (batch size 1 only).
+        teacher_forced: whether to count alpha at every position of the target's text, too (chains only).
         compiled: whether rounds and the baseline's steps are compiled graphs.
         refill: whether a finished row takes the next prompt, so that all prompts are one batch.
         arrivals: process by which the prompts arrive in a further run of every decoder; None: no such run.
@@ -59,6 +60,7 @@ class Plan:
     repeats: int
     seed: int
     hugging_face: bool
+    teacher_forced: bool = False
     compiled: bool = False
     refill: bool = False
     arrivals: Arrivals | None = None
@@ -114,6 +116,7 @@ class Candidate:
         self.tracker: Tracker = JsonlTracker()
         self.tally = engine.new_tally(detailed=True)
         self.inner_tally: Tally | None = None  # of a drafter that runs rounds of its own
+        self.teacher_forced: Tally | None = None  # alpha at every position, if the plan asks for it
         self.divergences: list[float] = []
         self.experts = NO_EXPERTS
         self.rows: list[dict] = []

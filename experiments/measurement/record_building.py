@@ -1,6 +1,7 @@
 """The record of a measured candidate."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,8 +31,11 @@ from experiments.results.record import Record
 from framework.core.sampling import Sampling
 from framework.metrics.accepted_length import AcceptedLengths, Request
 from framework.metrics.equality import Difference
+from framework.metrics.stopwatch import Block
 from framework.models.target import Target
 from framework.prompts.prompt_set import PromptSet
+
+TRACED_BLOCKS = 200  # blocks of a record's trace: some 40 rounds
 
 
 def build_record(
@@ -72,6 +76,7 @@ def build_record(
         differences={other: [asdict(found) for found in places] for other, places in parted.items()},
         stages=stages,
         stages_ms_per_round=stages_per_round,
+        trace={key: _trace(merged.traces.get(each, [])) for key, each in (("own", name), ("baseline", BASELINE))},
         rounds_histogram={"accepted": tally.accepted.sum(0).tolist(), "gamma": tally.gammas.tolist()},
         round_profile=recorded_profile(candidate.engine, candidate.options, plan.batches()[0], plan.stopping),
         prompts=candidate.rows,
@@ -100,6 +105,8 @@ def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Targe
     )
     if shares := [row["distinct_4grams"] for row in candidate.rows if row["distinct_4grams"] is not None]:
         metrics["distinct_4grams"] = sum(shares) / len(shares)
+    if candidate.teacher_forced:
+        metrics["alpha/teacher_forced"] = candidate.teacher_forced.metrics()["alpha/overlap"]
     if found := candidate.divergences:
         metrics["divergence/total_variation"] = sum(found) / len(found)
     return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})
@@ -130,6 +137,11 @@ def _serving(
         | merged.served[BASELINE].metrics(bound, "serving/baseline")
         | expected.metrics(bound, "serving/predicted")
     )
+
+
+def _trace(blocks: Sequence[Block]) -> list[list[Any]]:
+    """The first blocks, in milliseconds, rounded to microseconds."""
+    return [[each.stage, round(1000 * each.begin, 3), round(1000 * each.end, 3)] for each in blocks[:TRACED_BLOCKS]]
 
 
 def _counts(candidate: Candidate, prompt_set: PromptSet) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice, pairwise
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
 from framework.metrics.graph_counts import GraphCounts, counted_graphs
-from framework.metrics.stopwatch import Clock, Stopwatch
+from framework.metrics.stopwatch import Block, Clock, Stopwatch
 from framework.models.cached_lm import CachedLM
 from framework.models.forward_output import ForwardOutput
 from framework.models.target import Target
@@ -62,6 +62,8 @@ class Timed:
         graphs: graphs compiled or captured in this time.
         num_rows: rows that decoded at the same time; None: one per prompt.
         seconds_in_row: per prompt, seconds from its beginning in a row to its end; None: those of the generation.
+        round_seconds: seconds of every round or step, by the host's clock; empty for decoders without rounds.
+        blocks: the single runs of the stages, in order, if they were kept.
     """
 
     generation: Generation
@@ -71,6 +73,8 @@ class Timed:
     graphs: GraphCounts
     num_rows: int | None = None
     seconds_in_row: list[float] | None = None
+    round_seconds: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
 
     @property
     def latencies(self) -> list[float]:
@@ -120,12 +124,14 @@ def timed(
     *,
     num_rows: int | None = None,
     every_stage: bool = False,
+    keep_blocks: bool = False,
 ) -> Timed:
     """Time one generation; the device is synchronised before and after.
 
     Args:
         num_rows: rows that decode at the same time and, once finished, take the next prompt; None: one per prompt.
         every_stage: whether to time all stages of a round on a GPU, too, where the events lengthen the rounds.
+        keep_blocks: whether to keep the single runs of the stages.
     """
     clock = Clock(device)
     stopwatch = Stopwatch(device, only=None if every_stage or device.type == "cpu" else READING)
@@ -146,6 +152,8 @@ def timed(
         graphs=graphs,
         num_rows=None if queue is None else len(queue.in_row),
         seconds_in_row=None if queue is None else queue.seconds,
+        round_seconds=stopwatch.round_seconds,
+        blocks=stopwatch.blocks() if keep_blocks else [],
     )
 
 
@@ -160,6 +168,7 @@ class PartTimes:
         draft: seconds of proposing to the depth that gamma allows, the gamma policy's `should_continue` included.
         draft_operations: arithmetic operations of proposing to that depth.
         row_operations: arithmetic operations of a target pass over pending alone.
+        deepest_operations: arithmetic operations of a target pass over pending and the deepest draft.
         row_experts: distinct experts touched by a target pass over pending alone.
         deepest_experts: distinct experts touched by a target pass over the deepest draft.
     """
@@ -170,6 +179,7 @@ class PartTimes:
     draft: float
     draft_operations: int
     row_operations: int
+    deepest_operations: int
     row_experts: TouchedExperts = NO_EXPERTS
     deepest_experts: TouchedExperts = NO_EXPERTS
 
@@ -204,6 +214,15 @@ class PartTimes:
     def operations(self) -> float:
         """Arithmetic operations of drafting per level of depth, relative to those of a one-row target pass."""
         return self.draft_operations / self.deepest / self.row_operations if self.deepest else 0.0
+
+    def pass_operations(self, num_nodes: float) -> float:
+        """Arithmetic operations of a target pass over pending and num_nodes nodes, relative to those of one row.
+
+        Interpolated: each node adds the same number of products, apart from attention between nodes.
+        """
+        most = self.nodes[-1]
+        share = num_nodes / most if most else 0.0
+        return 1 + share * (self.deepest_operations / self.row_operations - 1)
 
     @property
     def costs(self) -> Costs:
@@ -365,6 +384,7 @@ def time_parts(
         draft=medians[-1] if proposing else 0.0,
         draft_operations=_operations(begun.drafting(eager)) if proposing else 0,
         row_operations=_operations(begun.target_pass(eager, 0)),
+        deepest_operations=_operations(begun.target_pass(eager, -1)),
         row_experts=_experts(engine.target.model, begun.target_pass(eager, 0)),
         deepest_experts=_experts(engine.target.model, begun.target_pass(eager, -1)),
     )

@@ -29,6 +29,8 @@ class Record:
         differences: positions where greedy texts differ from those of another decoder, by decoder.
         stages: seconds per stage of a round.
         stages_ms_per_round: milliseconds per stage and round, with the time predicted from separately timed parts.
+        trace: first runs of the stages in the first batch, as [stage, begin, end] in milliseconds, by decoder: "own"
+            and "baseline".
         rounds_histogram: number of rounds by accepted nodes, and of target passes by the chosen gamma.
         round_profile: profile that the gamma policy decided by, as in its file; None: it decides by none.
         prompts: one row per prompt.
@@ -56,6 +58,7 @@ class Record:
     differences: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, Any] = field(default_factory=dict)
     stages_ms_per_round: dict[str, Any] = field(default_factory=dict)
+    trace: dict[str, Any] = field(default_factory=dict)
     rounds_histogram: dict[str, Any] = field(default_factory=dict)
     round_profile: dict[str, Any] | None = None
     prompts: list[dict[str, Any]] = field(default_factory=list)

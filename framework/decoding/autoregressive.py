@@ -75,11 +75,13 @@ class Autoregressive:
             finisher.read(StepSummary.unpack(packed))
         rows, num_steps = Rows(sequences, finisher), 0
         self._refill(rows, uniforms, refill, stopwatch)
+        stopwatch.end_round()
         while finisher.most_remaining:
             packed = self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage)
             with stopwatch.stage("commit"):
                 finisher.read(StepSummary.unpack(packed))
             num_steps += 1
+            stopwatch.end_round()
             self._refill(rows, uniforms, refill, stopwatch)
         return Generation(tokens=refill.tokens, finish_reasons=refill.finish_reasons, num_steps=num_steps)
 

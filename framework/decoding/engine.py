@@ -127,8 +127,10 @@ class Engine:
             waiting=refill.waiting,
         )
         self._refill(decoding, refill)
+        decoding.stopwatch.end_round()
         while decoding.finisher.most_remaining:
             self.round(decoding)
+            decoding.stopwatch.end_round()
             self._refill(decoding, refill)
         return Generation(tokens=refill.tokens, finish_reasons=refill.finish_reasons, tally=decoding.tally)
 

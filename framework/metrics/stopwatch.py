@@ -4,6 +4,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,8 +44,17 @@ class Clock:
         return end - begin if self._gpu is None else begin.elapsed_time(end) / 1000
 
 
+@dataclass(frozen=True)
+class Block:
+    """One run of a stage; `begin` and `end` are seconds since the first block began."""
+
+    stage: str
+    begin: float
+    end: float
+
+
 class Stopwatch:
-    """Sums of the seconds spent in named stages, by the device's clock."""
+    """Seconds spent in named stages, by the device's clock, and seconds per round, by the host's."""
 
     def __init__(self, device: torch.device, *, only: Collection[str] | None = None):
         """
@@ -55,6 +66,8 @@ class Stopwatch:
         self._only = only
         self._blocks: list[tuple[str, Any, Any]] = []
         self._seconds: dict[str, float] = defaultdict(float)
+        self._num_summed = 0  # blocks that `_seconds` holds
+        self._rounds: list[float] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -71,10 +84,27 @@ class Stopwatch:
         if self._only is None or name in self._only:
             self._seconds[name] += seconds
 
+    def end_round(self) -> None:
+        """Note the moment when the host has a round's tokens; the first call notes when the first round begins."""
+        self._rounds.append(time.perf_counter())
+
+    @property
+    def round_seconds(self) -> list[float]:
+        """Seconds from each call of `end_round` to the next."""
+        return [end - begin for begin, end in pairwise(self._rounds)]
+
+    def blocks(self) -> list[Block]:
+        """All timed runs of stages in order; waits for the device."""
+        self._clock.wait()
+        first = self._blocks[0][1] if self._blocks else None
+        return [
+            Block(name, *(self._clock.seconds(first, moment) for moment in moments)) for name, *moments in self._blocks
+        ]
+
     def seconds(self) -> dict[str, float]:
         """Seconds per stage so far; waits for the device."""
         self._clock.wait()
-        for name, begin, end in self._blocks:
+        for name, begin, end in self._blocks[self._num_summed :]:
             self._seconds[name] += self._clock.seconds(begin, end)
-        self._blocks.clear()
+        self._num_summed = len(self._blocks)
         return dict(self._seconds)

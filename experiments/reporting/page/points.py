@@ -39,6 +39,9 @@ MEANINGS = {
     "min–max": "speedup of the slowest and the fastest repeat",
     "end to end": "speedup, prefill included",
     "efficiency": "measured ÷ zero-overhead speedup",
+    "operations": "arithmetic operations per token ÷ those of plain decoding, counted",
+    "operations (Thm 3.11)": "arithmetic operations by Theorem 3.11, from the measured α and counted operations of a "
+    "draft step",
     "tokens equal": "at temperature 0: whether the tokens equal those of plain decoding",
 }
 

@@ -187,6 +187,8 @@ COLUMNS = (
     Column("effi-\nciency", efficiency, 2),
     MS_PER_TOKEN,
     Column("distinct\n4-grams", _distinct, 1),
+    Column("opera-\ntions", _metric("operations/counted", 2), 14),
+    Column("opera-\ntions\n(Thm\n3.11)", _metric("operations", 2), 13),
     Column("tokens\nequal", _tokens_equal),
 )
 
@@ -300,7 +302,8 @@ def table_notes(records: Sequence[Record]) -> list[str]:
         "95%: intervals over prompts like these (bootstrap). α: over tested tokens. τ: tokens per target pass, next to "
         "the value of Eq. 1 for α. c: time of a draft step in target steps. zero-overhead speedup: τ ÷ (d + v), for a "
         "loop without overhead. efficiency: measured ÷ zero-overhead speedup, each loop relative to its own parts. "
-        "distinct 4-grams: their share of the 4-grams of an output, mean over the prompts."
+        "distinct 4-grams: their share of the 4-grams of an output, mean over the prompts. operations: arithmetic "
+        "operations per token, relative to plain decoding, counted and by Theorem 3.11."
     )
     if any(CHECKED in guarantee(record) for record in records):
         notes.append(f"{CHECKED}: `check` passed for this version of the drafter; elsewhere, the rule's promise alone.")

@@ -3,10 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.measurement.bench import measure
-from experiments.measurement.metrics import _prediction, graph_metrics, occupancy, time_over_parts
+from experiments.measurement.metrics import (
+    _prediction,
+    graph_metrics,
+    occupancy,
+    time_over_parts,
+    token_latency,
+)
 from experiments.measurement.plan import Candidate, Plan
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.measurement.timing import PartTimes, Timed, time_parts
@@ -29,10 +36,12 @@ from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
 from framework.prompts.prompt_set import Prompt, PromptSet
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from framework.verifiers.teacher_forced import TeacherForced
+from framework.verifiers.verifier import Verifier
 
 # One row takes 2 seconds, five take 3; a drafted token takes .2, a tenth of a target pass.
 PARTS = PartTimes(one_row=2.0, nodes=[0, 1, 2, 3, 4], rows=[2.0, 2.2, 2.4, 2.8, 3.0], draft=0.8,
-              draft_operations=20, row_operations=100)  # fmt: skip
+              draft_operations=20, row_operations=100, deepest_operations=504)  # fmt: skip
 
 
 def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
@@ -63,6 +72,8 @@ def test_a_fixed_gamma_has_the_papers_formulas(gamma: int) -> None:
     assert found["tau/eq1"] == pytest.approx(theory.expected_tokens(0.8, gamma))
     assert found["speedup/predicted"] == pytest.approx(theory.speedup(0.8, gamma, 0.1))
     assert found["operations"] == pytest.approx(theory.operations_factor(0.8, gamma, 0.05))
+    # Counted: a further node costs 1.01 one-row passes, attention to the others included; and 2.5 tokens a pass.
+    assert found["operations/counted"] == pytest.approx((0.05 * gamma + 1 + 1.01 * gamma) / 2.5)
     assert found["d"] == pytest.approx(0.1 * gamma) and found["v"] == pytest.approx(PARTS.rows[gamma] / 2)
     assert found["speedup/zero_overhead"] == pytest.approx(2.5 / (found["d"] + found["v"]))
 
@@ -92,6 +103,34 @@ def test_occupancy() -> None:
     assert occupancy([replace(in_turn, generation=replace(in_turn.generation, num_steps=8))]) == 13 / 16
 
 
+def run_of(num_tokens: int, round_seconds: list[float]) -> Timed:
+    generation = Generation([[0] * num_tokens], [""], None)
+    seconds = sum(round_seconds)
+    return Timed(generation, seconds, seconds, stages={}, graphs=GraphCounts(), round_seconds=round_seconds)
+
+
+def test_tokens_of_a_round_arrive_together() -> None:
+    """Five tokens after the first in two rounds of 0.3 s, or in five steps of 0.2 s."""
+    found = token_latency([[run_of(6, [0.3, 0.3])]], [[run_of(6, [0.2] * 5)]])
+    assert found["inter_token_ms/sd"] == pytest.approx(np.std([300, 300, 0, 0, 0]))
+    assert found["inter_token_ms/p99"] == pytest.approx(300)
+    assert found["baseline_inter_token_ms/sd"] == pytest.approx(0, abs=1e-9)
+    assert found["baseline_inter_token_ms/p99"] == pytest.approx(200)
+    assert "ms_per_token/sd" not in found, "one prompt has no spread over prompts"
+
+
+def test_the_spread_over_prompts_is_that_of_medians_over_repeats() -> None:
+    repeats = [[run_of(3, [0.1, 0.1]), run_of(5, [0.4, 0.4])], [run_of(3, [0.3, 0.3]), run_of(5, [0.4, 0.4])]]
+    assert token_latency(repeats, repeats)["ms_per_token/sd"] == pytest.approx(0)  # 200 ms a token in either
+    steady = repeats[:1]
+    assert token_latency(steady, steady)["ms_per_token/sd"] == pytest.approx(np.std([100, 200], ddof=1))
+
+
+def test_rows_that_share_rounds_have_no_figures_of_their_own() -> None:
+    two = Timed(Generation([[0], [0]], ["", ""], None), 1.0, 1.0, stages={}, graphs=GraphCounts())
+    assert token_latency([[two]], [[two]]) == {} == token_latency([[replace(run_of(3, [0.1]), num_rows=1)]], [[two]])
+
+
 def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> None:
     found = predicted(tally_of([0, 0, 2, 4]), alpha=0.5, tau=1.4)
     assert found["gamma/mean"] == 1.5
@@ -118,7 +157,7 @@ def test_the_oracle_drafts_what_was_accepted_and_no_more() -> None:
 def test_a_drafter_that_goes_no_deeper_is_not_charged_for_more() -> None:
     """Two heads, asked for four tokens: a draft is two deep and costs one proposal, whatever gamma is."""
     parts = PartTimes(one_row=2.0, nodes=[0, 3, 7, 7, 7], rows=[2.0, 2.4, 3.0, 9.0, 9.0], draft=0.8,
-                  draft_operations=20, row_operations=100)  # fmt: skip
+                  draft_operations=20, row_operations=100, deepest_operations=800)  # fmt: skip
     assert parts.depth(7) == 2 and parts.depth(3) == 1 and parts.depth(5) == 1.5
     assert parts.c * parts.depth(7) == pytest.approx(0.8 / 2.0) and parts.v(7) == 1.5
     assert parts.operations * parts.depth(7) == pytest.approx(20 / 100)
@@ -135,7 +174,9 @@ def test_nothing_tested_leaves_what_needs_alpha_open() -> None:
 def test_costs_are_in_one_row_passes() -> None:
     assert PARTS.costs.c == pytest.approx(0.1)
     assert PARTS.costs.target_times == pytest.approx((1, 1.1, 1.2, 1.4, 1.5))
-    nothing_drafted = PartTimes(one_row=2.0, nodes=[0], rows=[2.0], draft=0.0, draft_operations=0, row_operations=9)
+    nothing_drafted = PartTimes(one_row=2.0, nodes=[0], rows=[2.0], draft=0.0,
+                                  draft_operations=0, row_operations=9, deepest_operations=9)  # fmt: skip
+    assert nothing_drafted.pass_operations(0) == 1
     assert nothing_drafted.costs == Costs(c=0, target_times=(1,))
 
 
@@ -174,12 +215,18 @@ def timed_run(tokens: list[list[int]], seconds: float, tally: Tally | None) -> T
     return Timed(generation=generation, seconds=seconds, decode_seconds=seconds, stages={}, graphs=GraphCounts())
 
 
-def build_engine(policy: GammaPolicy, drafter: str = "small_transformer", *, compiled: bool = False) -> Engine:
+def build_engine(
+    policy: GammaPolicy,
+    drafter: str = "small_transformer",
+    *,
+    verifier: Verifier | None = None,
+    compiled: bool = False,
+) -> Engine:
     target = tiny_target()
     return Engine(
         target=target,
         drafter=tiny_factory(drafter, target.vocabulary_size)(target=target),
-        verifier=SpeculativeSampling(),
+        verifier=verifier or SpeculativeSampling(),
         gamma_policy=policy,
         sampling=Sampling(temperature=0),
         compiled=compiled,
@@ -198,7 +245,8 @@ def test_parts_are_those_of_a_whole_draft_where_a_policy_would_stop_it() -> None
         return draft
 
     engine.drafter.propose = propose
-    time_parts(engine, [[5, 6, 7]], seeds=[0], repeats=2)
+    parts = time_parts(engine, [[5, 6, 7]], seeds=[0], repeats=2)
+    assert parts.pass_operations(4) == pytest.approx(5, rel=0.2) and parts.pass_operations(0) == 1
     assert set(nodes) == {4} and len(asked) == 3 * len(nodes)  # what asking takes is part of drafting
     nodes.clear()
     engine.generate([[5, 6, 7]], stopping=Stopping(max_new_tokens=9), seeds=[0])
@@ -222,7 +270,9 @@ class Notes(ExpectedSpeedup):
         return super().next_gamma()
 
 
-def measured(engines: dict[str, Engine], folder: Path, *, compiled: bool = False) -> list[Record]:
+def measured(
+    engines: dict[str, Engine], folder: Path, *, compiled: bool = False, teacher_forced: bool = False
+) -> list[Record]:
     """Records of two prompts with each engine."""
     candidates = [
         Candidate(Point(folder=folder, name=name, study="", settings={}, config={}), engine)
@@ -237,6 +287,7 @@ def measured(engines: dict[str, Engine], folder: Path, *, compiled: bool = False
         seed=0,
         hugging_face=False,
         compiled=compiled,
+        teacher_forced=teacher_forced,
     )
     return measure(candidates, candidates[0].engine.target, Sampling(temperature=0), plan, ResourceCache())
 
@@ -252,6 +303,18 @@ def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_
         assert len(policy.costs.target_times) == 4 and policy.costs.target_times[0] == 1
         assert record.metrics["tokens_equal_baseline"]
     assert policies["one"].costs is not policies["other"].costs
+
+
+def test_alpha_at_every_position_is_that_of_the_rule_that_accepts_nothing(tmp_path: Path) -> None:
+    engines = {
+        "own": build_engine(Fixed(gamma=3), "prompt_lookup"),
+        "rule": build_engine(Fixed(gamma=1), "prompt_lookup", verifier=TeacherForced()),
+    }
+    own, rule = measured(engines, tmp_path, teacher_forced=True)
+    assert own.metrics["alpha/teacher_forced"] == rule.metrics["alpha/overlap"] == rule.metrics["alpha/teacher_forced"]
+    stages = [stage for stage, begin, end in own.trace["own"] if begin <= end]
+    assert stages[:5] == ["prefill", "begin", "draft", "target", "verify"] and len(stages) == len(own.trace["own"])
+    assert own.trace["baseline"][0][0] == "prefill" and own.metrics["inter_token_ms/sd"] > 0
 
 
 AUTO = {"candidates": [0, 1, 2], "margin": 0, "most_loss": 1, "prior_weight": 1, "forgetting": 0.5, "profile": None}

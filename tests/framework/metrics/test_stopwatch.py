@@ -1,6 +1,7 @@
 """Stages of a loop and the clock of their device."""
 
 import time
+from itertools import pairwise
 
 import torch
 
@@ -19,6 +20,21 @@ def test_times_of_a_stage_add_up():
     once = stopwatch.seconds()
     assert once["draft"] >= 0.02 > once["target"] >= 0
     assert stopwatch.seconds() == once
+
+
+def test_blocks_and_rounds_have_their_moments():
+    stopwatch = Stopwatch(CPU)
+    stopwatch.end_round()
+    for stage in ("draft", "target", "draft"):
+        with stopwatch.stage(stage):
+            time.sleep(0.002)
+    stopwatch.end_round()
+    blocks = stopwatch.blocks()
+    assert [block.stage for block in blocks] == ["draft", "target", "draft"] and blocks[0].begin == 0
+    assert all(before.end <= block.begin < block.end for before, block in pairwise(blocks))
+    assert stopwatch.round_seconds[0] >= blocks[-1].end and len(stopwatch.round_seconds) == 1
+    assert stopwatch.seconds() == stopwatch.seconds()
+    assert abs(stopwatch.seconds()["target"] - (blocks[1].end - blocks[1].begin)) < 1e-6
 
 
 def test_a_stopwatch_may_time_some_stages_only():
