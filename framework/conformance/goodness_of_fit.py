@@ -1,5 +1,6 @@
-"""Goodness of fit: a chi-square test, and the exact distribution of a target's continuations."""
+"""Goodness of fit: tests of counts and of a variance, and the exact distribution of a target's continuations."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +112,23 @@ class ContinuationDistribution:
         # Continuations without mass form one more cell, which must stay empty.
         counts, probs = np.append(counts, (~known).sum()), np.append(self.probs.numpy(), 0.0)
         return chi_square(torch.from_numpy(counts), torch.from_numpy(probs * len(samples)))
+
+    def variance_deviate(self, samples: list[list[int]], value: Callable[[Tensor], Tensor]) -> float:
+        """Difference of the samples' variance of a value from the exact one, in standard deviations.
+
+        The variance s^2 of n independent values with variance v and fourth central moment m has the variance
+        (m - v^2 (n - 3) / (n - 1)) / n, and is normal for large n: 6 standard deviations are a false alarm in 2e-9.
+
+        Args:
+            samples: sequences of `length` tokens each.
+            value: function from [n, length] tokens to [n] values.
+        """
+        exact, drawn = value(self.tokens).double(), value(torch.tensor(samples)).double()
+        from_mean = exact - (exact * self.probs).sum()
+        variance, fourth = ((from_mean**power * self.probs).sum() for power in (2, 4))
+        n = len(drawn)
+        spread = ((fourth - variance**2 * (n - 3) / (n - 1)) / n).sqrt()
+        return ((drawn.var() - variance) / spread).item()
 
 
 @torch.no_grad()
