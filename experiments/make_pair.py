@@ -23,7 +23,9 @@ from experiments.config.builders import build
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
 from experiments.measurement.quality import quality
+from experiments.trainer.growth import SIZES, differing_size, grow_into
 from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.precision import autocast
 from experiments.trainer.pretraining import byte_level_bpe, fit, ship
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
@@ -54,7 +56,7 @@ class PairTraining:
         self.model, self.teacher = model, teacher
 
     def loss(self, tokens: Tensor) -> Tensor:
-        with torch.autocast(tokens.device.type, torch.bfloat16):
+        with autocast(tokens.device):
             return self._losses(tokens)["nats"]
 
     @torch.no_grad()
@@ -100,6 +102,29 @@ def make_model(config: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: int
     )
 
 
+def first_model(recipe: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: int) -> T5ForConditionalGeneration:
+    """The model before its training: random weights, or the model of the folder `start`, grown to the config's sizes.
+
+    Raises:
+        ValueError: the model in `start` has another tokenizer, or cannot be grown to these sizes.
+    """
+    model = make_model(recipe.config, tokenizer, seed)
+    if recipe.start is None:
+        return model
+    key = recipe._get_full_key(None)
+    if PreTrainedTokenizerFast.from_pretrained(recipe.start).get_vocab() != tokenizer.get_vocab():
+        allowed = f"null, or tokenizer={recipe.start}"
+        raise ValueError(f"{key}.start is {recipe.start}, which has another tokenizer; allowed: {allowed}")
+    small = T5ForConditionalGeneration.from_pretrained(recipe.start, dtype=torch.float32)
+    if (size := differing_size(small, model)) is not None:
+        given, begun = getattr(model.config, size), getattr(small.config, size)
+        allowed = f"{begun}, that of {recipe.start}" + (", or more" if size in SIZES else "")
+        allowed += ", in multiples of it" if size == "d_model" else ""
+        raise ValueError(f"{key}.config.{size} is {given}; allowed: {allowed}")
+    grow_into(small, model)
+    return model
+
+
 def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
     """BLEU and chrF of a trained model's greedy translations."""
     target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="auto", context=None)
@@ -122,7 +147,12 @@ def make_pair(cfg: DictConfig) -> None:
     print("reading the pairs", flush=True)
     training, held_out = (read_pairs(build(cfg[part].source), text=f"{part}.source") for part in ("train", "held_out"))
     if not (workdir / "tokenizer").exists():
-        train_tokenizer(training[: cfg.data.tokenizer_pairs], cfg.vocabulary).save_pretrained(workdir / "tokenizer")
+        tokenizer = (
+            PreTrainedTokenizerFast.from_pretrained(cfg.tokenizer)
+            if cfg.tokenizer
+            else train_tokenizer(training[: cfg.data.tokenizer_pairs], cfg.vocabulary)
+        )
+        tokenizer.save_pretrained(workdir / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(workdir / "tokenizer")
     data, unseen = (
         Pairs(texts, tokenizer, start=[tokenizer.pad_token_id], longest=cfg.data.longest, length="data.longest")
@@ -134,10 +164,11 @@ def make_pair(cfg: DictConfig) -> None:
     facts |= {"torch": torch.__version__, "pairs": len(data), "held_out_pairs": len(unseen)}
     teacher = None
     for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
-        model = make_model(recipe.config, tokenizer, cfg.seed).to(device)
+        model = first_model(recipe, tokenizer, cfg.seed).to(device)
         trainer = fit(
             name, PairTraining(model, teacher), recipe, cfg, window=cfg.data.longest, held_out=sample,
-            batch=lambda step, size: data.drawn(size, seed=cfg.seed, step=step), made_of={"pairs": len(data)},
+            batch=lambda step, size: data.drawn(size, seed=cfg.seed, step=step),
+            made_of={"pairs": len(data)} | ({"start": recipe.start} if recipe.start else {}),
         )  # fmt: skip
         shipped = ship(model, tokenizer, folder / name)
         facts[name] = {

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from experiments.trainer.precision import autocast
 from experiments.trainer.trainer import Recipe, Trainer
 from framework.models.pretrained import fingerprint
 from framework.training.trainable import Trainable
@@ -138,7 +139,7 @@ def make_model(config: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: int
 
 
 class Pretraining:
-    """Trainable of a model, trained in bfloat16 autocast on text or, given a teacher, by distillation."""
+    """Trainable of a model, trained on text or, given a teacher, by distillation."""
 
     def __init__(self, model: PreTrainedModel, teacher: PreTrainedModel | None, *, compiled: bool):
         self.module: nn.Module = model
@@ -148,7 +149,7 @@ class Pretraining:
         self._loss = torch.compile(loss) if compiled else loss
 
     def loss(self, tokens: Tensor) -> Tensor:
-        with torch.autocast(tokens.device.type, torch.bfloat16):
+        with autocast(tokens.device):
             return self._loss(*self._models, tokens)
 
     def evaluate(self, tokens: Tensor) -> dict[str, float]:
@@ -186,7 +187,7 @@ def fit(
         held_out: windows to evaluate on.
         made_of: further settings that the result depends on.
     """
-    own = {str(key): value for key, value in recipe.items() if key != "config"}
+    own = {str(key): value for key, value in recipe.items() if key not in ("config", "start")}
     steps = Recipe(**own, window=window, optimizer="muon",
                    checkpoint_every=cfg.checkpoint_every, evaluate_every=cfg.evaluate_every)  # fmt: skip
     made_of = {"config": OmegaConf.to_container(recipe.config), "seed": cfg.seed} | made_of

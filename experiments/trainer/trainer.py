@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from experiments.config.progress import Steps
 from experiments.config.renamed_options import with_current_options
+from experiments.trainer.precision import Float32Muon, has_fast_bfloat16
 from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
 
@@ -77,7 +78,8 @@ def make_optimizers(module: nn.Module, kind: str) -> list[torch.optim.Optimizer]
     others = [one for one in trained if id(one) not in inner]
     optimizers: list[torch.optim.Optimizer] = []
     if matrices:
-        optimizers.append(torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"))
+        muon = torch.optim.Muon if has_fast_bfloat16(matrices[0].device) else Float32Muon
+        optimizers.append(muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"))
     if others:
         optimizers.append(torch.optim.AdamW(others, weight_decay=0.0, betas=(0.9, 0.95)))
     return optimizers

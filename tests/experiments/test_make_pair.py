@@ -1,6 +1,7 @@
 """Training an encoder-decoder pair: a small recipe end to end, killed on the way and taken up again."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import make_pair
+from experiments.config.resolvers import ZOO
 from framework.models.pretrained import load_draft_model, load_target
 
 SIZES = {"d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1}
@@ -57,6 +59,34 @@ def test_the_finished_pair_loads_and_has_provenance(tmp_path, monkeypatch):
     assert facts["pairs"] == 60 and facts["target"]["steps"] == 4
     assert {"quality/bleu", "quality/chrf"} <= facts["target"].keys()
     assert 0 < facts["drafter_small"]["alpha"] <= 1
+
+
+def test_a_training_begins_with_a_models_weights_and_tokenizer(tmp_path, monkeypatch):
+    first = run(monkeypatch, tmp_path / "first") / "target"
+    given = [f"tokenizer={first}", f"target.start={first}", "target.learning_rate=1e-12"]
+    again = run(monkeypatch, tmp_path / "again", *given) / "target"
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (first, again))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_a_model_with_another_tokenizer_is_refused(tmp_path, monkeypatch, capfd):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, tmp_path, "target.start=${zoo:translation/target}")
+    assert re.search(r"target\.start is \S+, which has another tokenizer; allowed: null, or", capfd.readouterr().err)
+
+
+def test_the_larger_pair_begins_with_the_embedded_one(tmp_path, monkeypatch):
+    """Its target has one more layer here, and rates at which nothing moves."""
+    sizes = {"d_model": 160, "num_heads": 4, "d_ff": 448, "num_decoder_layers": 5}
+    quick = [each for each in SMALL if "config" not in each and "vocabulary" not in each]
+    quick += [f"target.config.{size}={value}" for size, value in sizes.items()]
+    quick += [f"{model}.learning_rate=1e-12" for model in ("target", "drafters.drafter_small")]
+    monkeypatch.setattr(sys.modules[__name__], "SMALL", quick)
+    models = run(monkeypatch, tmp_path, "--config-name=larger_translation")
+    for name in ("target", "drafter_small"):
+        ours, theirs = (load_file(each / name / "model.safetensors") for each in (models, ZOO / "translation"))
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    assert json.loads((models / "provenance.json").read_text())["target"]["nats"] < 0.2
 
 
 def test_multi30k_is_read_from_a_folder(tmp_path, monkeypatch):
