@@ -1,22 +1,11 @@
-"""The paper's figures with our measurements added, and its tables as scatter plots."""
+"""The paper's tables as scatter plots: our values against the published ones."""
 
-from collections.abc import Sequence
-
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.reporting.paper.side_by_side import SideBySide
-from experiments.reporting.paper.tables import key_of
 from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, FAINT, INK, WIDTH, clear_frame, look_of
-from experiments.results.record import Record
-from framework.metrics import theory
 
-ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
-GAMMAS = range(11)
-COSTS = np.geomspace(0.01, 1, 60)
-MOST_GAMMA = 30  # larger values are never optimal for these alphas and costs
 MARKERS = "oXsD^"
 
 
@@ -62,39 +51,3 @@ def _distinguished_by(table: SideBySide) -> tuple[str, str]:
     if "drafter" not in labels:
         return next(iter(labels)), ""
     return "drafter", "task" if "task" in labels else "lenience"
-
-
-def draw_figures(records: Sequence[Record]) -> Figure:
-    """Plot expected tokens against γ and the optimal γ against c, each with our measurements."""
-    figure = Figure(figsize=(WIDTH, 4.4), layout="constrained")
-    tokens, gammas = figure.subplots(1, 2)
-    for alpha, colour in zip(ALPHAS, DRAFTER_COLOURS, strict=False):
-        label = f"α = {alpha:g}"
-        tokens.plot(GAMMAS, [theory.expected_tokens(alpha, gamma) for gamma in GAMMAS], color=colour, label=label)
-        best = [theory.optimal_gamma(alpha, float(c), MOST_GAMMA) for c in COSTS]
-        gammas.plot(COSTS, best, color=colour, label=label, drawstyle="steps-mid")
-    _mark_measured(tokens, gammas, records)
-    tokens.set(xlabel="γ", ylabel="tokens per target pass", title="Eq. 1 (lines) and counted (marks)")
-    gammas.set(xlabel="c: draft step ÷ target step", ylabel="γ", title="Optimal γ by Theorem 3.8")
-    gammas.set_xscale("log")
-    for ax in (tokens, gammas):
-        clear_frame(ax, "both")
-        ax.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def _mark_measured(tokens: Axes, gammas: Axes, records: Sequence[Record]) -> None:
-    """Mark the counted τ of every drafter by γ, and the optimal γ for its α and c."""
-    by_drafter: dict[str, list[Record]] = {}
-    for record in records:
-        key = key_of(record)
-        by_drafter.setdefault(f"{key.drafter}, T={key.temperature:g}", []).append(record)
-    for (name, group), mark in zip(by_drafter.items(), MARKERS, strict=False):
-        group = sorted(group, key=lambda record: record.point["gamma"])
-        alpha = float(np.mean([record.metrics["alpha/overlap"] for record in group]))
-        label = f"{name}: α = {alpha:.2f}"
-        points = [(record.point["gamma"], record.metrics["tau"]) for record in group]
-        tokens.plot(*zip(*points, strict=True), color=INK, marker=mark, linestyle="", label=label)
-        c = float(np.median([record.metrics["c"] for record in group]))
-        best = theory.optimal_gamma(min(alpha, 1.0), c, MOST_GAMMA)
-        gammas.plot(c, best, color=INK, marker=mark, linestyle="", label=f"{label}, c = {c:.2f}")

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from experiments.reporting.tables.text_table import Cells
 
 MISSING = "–"
 Number = float | None
+OTHER_MODELS = (
+    "Comparable: the order of the rows, and the values of the theorems for α, γ and c. Not comparable: the values of α "
+    "and speed. The paper's models have up to 11B parameters and run on a TPU-v4; ours have far fewer."
+)
 
 
 @dataclass(frozen=True)
@@ -65,3 +70,14 @@ def _shown(figure: Number) -> str:
     if figure is None:
         return MISSING
     return str(int(figure)) if float(figure).is_integer() and abs(figure) >= 2 else f"{figure:.3g}"
+
+
+def order_note(claim: str, figures: dict[str, float]) -> str:
+    """The claim that values rise, followed by yes or NO and the values."""
+    values = list(figures.values())
+    if len(values) < 2:
+        return f"{claim}: {MISSING}"
+    holds = all(before <= after for before, after in pairwise(values))
+    return (
+        f"{claim}: {'yes' if holds else 'NO'} ({', '.join(f'{name} {value:.3f}' for name, value in figures.items())})"
+    )
