@@ -1,4 +1,4 @@
-"""EAGLE drafter: a layer that reads the target's states, then its own predicted states (Li et al., 2024)."""
+"""EAGLE and EAGLE-3 drafter: a layer that reads the target's states, then its own predicted ones (Li et al., 2024)."""
 
 import torch
 from torch import Tensor, nn
@@ -8,33 +8,35 @@ from framework.core.drafter import ShouldContinue
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.drafting.chain_builder import ChainBuilder
-from framework.heads.eagle_layer import load_eagle
 from framework.heads.eagle_states import EagleStates
+from framework.heads.published_eagle import read_eagle
 from framework.models.target import Target
 
 
 class Eagle:
-    """Draws a chain: the target's output layer scores each predicted state, and the drawn token feeds the next one."""
+    """Draws a chain: an output layer scores each predicted state, and the drawn token feeds the next one."""
 
     scheme = SamplingScheme.IID
     shape = Shape.CHAIN
     stepwise = True
 
-    def __init__(self, target: Target, *, path: str):
+    def __init__(self, target: Target, *, path: str, layer_numbers: str | None):
         """
         Args:
             target: the target that the layer was trained for.
-            path: folder of the layer, written by `experiments.train`.
+            path: folder or hub name of an EAGLE-1, 2 or 3 layer, published or written by `experiments.train`.
+            layer_numbers: how an EAGLE-3 config numbers the target's layers, as for `read_eagle`.
 
         Raises:
-            OSError: the folder holds no layer, or a damaged one.
+            OSError: the files cannot be read.
             ValueError: a layer trained for another target.
         """
-        self._states = EagleStates(load_eagle(path, target))
+        self._layer = read_eagle(path, target, layer_numbers=layer_numbers)
+        self._states, self.hidden_layers = EagleStates(self._layer), self._layer.hidden_layers
 
     @property
     def models(self) -> list[nn.Module]:
-        return [self._states.layer]
+        return [self._layer]
 
     def num_uniforms(self, gamma: int) -> int:
         return gamma
@@ -59,8 +61,9 @@ class Eagle:
             uniforms=uniforms,
             should_continue=should_continue,
         )
-        states = self._states.catch_up(sequences, gamma)
-        while chain.add(self._states.layer.scored(states)):
+        states, support = self._states.catch_up(sequences, gamma), self._layer.support
+        support = None if support is None else support.expand(sequences.num_rows, -1)
+        while chain.add(self._layer.scored(states), support):
             states = self._states.read_chain(sequences, states, chain.last, depth=chain.num_nodes)
         return chain.draft()
 

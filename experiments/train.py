@@ -31,6 +31,7 @@ from experiments.reporting.publish import mirror_training, relative
 from experiments.results.provenance import provenance
 from experiments.tracking.tracker import TrainingTracker
 from experiments.tracking.wandb_sending import command_for_unsent
+from experiments.trainer.decoding_figures import DecodingFigures
 from experiments.trainer.pairs import Pairs, read_pairs
 from experiments.trainer.trainer import Recipe, Trainer
 from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
@@ -38,12 +39,12 @@ from experiments.trainer.trainings import PROVENANCE_FILE, print_trainings, read
 from framework.core.option_error import options_under
 from framework.core.validation import check_whole
 from framework.models.target import Target
-from framework.training.trainable import Trainable
+from framework.training.trainable import Trainable, counts_tokens
 
 DATA = ("texts", "samples")
 INSTEAD = {
     "layer_skip": " (python -m experiments.search_layers finds its layers)",
-    "eagle_tree": " (it drafts with the layer that drafter=eagle trains)",
+    "eagle_tree": " (it drafts with a layer that drafter=eagle3 or drafter=eagle trains)",
     "transformer_tree": " (it drafts with the model that drafter=small_transformer trains)",
 }
 
@@ -70,11 +71,15 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
     trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=_made_of(cfg, samples, target))
     text = _text(cfg, target, samples, recipe)
     trainer.agree({"text": text.fingerprint()})
+    if counts_tokens(trainable) and isinstance(text, Windows) and not trainer.step:
+        trainable.use_counts(text.counts(target.vocabulary_size).to(target.device))
     held_out = _held_out(cfg, target, samples, recipe)
     tested = held_out.sample_evenly(cfg.held_out_windows).to(target.device)
-    trainer.run(lambda step: text.drawn(recipe.batch, seed=cfg.seed, step=step).to(target.device), tested)
+    figures = DecodingFigures(cfg, target)
+    trainer.run(lambda step: text.drawn(recipe.batch, seed=cfg.seed, step=step).to(target.device), tested, figures)
     trainable.save(folder, tested)
     measures = {"tokens": tested.numel(), "fingerprint": held_out.fingerprint()} | trainable.evaluate(tested)
+    measures |= figures(trainable, tested)
     made = provenance(target.device)
     facts = {
         "command": made["command"],
@@ -146,6 +151,7 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
     of_prompts = [f"{group}.{option}" for group in ("prompts", "held_out") for option in ("count", "max_prompt_tokens")]
     check_basics(cfg, {"seed": 0}, or_null=of_prompts)
     check_whole("held_out_windows", cfg.held_out_windows, least=1, most=10_000)
+    check_whole("decoding_prompts", cfg.decoding_prompts, least=0, most=10_000)
     for key in ("prompts", "held_out"):
         build(cfg[key].source)
     recipe = Recipe(**{str(key): cfg.training[key] for key in Recipe.__dataclass_fields__})

@@ -20,10 +20,12 @@ from framework.drafting.layer_set import LayerSet, save_layer_set
 from framework.heads.dart_layer import DartLayer, save_layer
 from framework.heads.dflash_layers import DflashLayers
 from framework.heads.draft_layer import TargetEnds
-from framework.heads.eagle_layer import EagleLayer, save_eagle
+from framework.heads.eagle_layer import EagleOneLayer, EagleThreeLayer
 from framework.heads.medusa_heads import MedusaHeads, save_heads
+from framework.heads.published_eagle import save_eagle
 from framework.models.encoder_decoder import find_blocks, num_decoder_layers
 from framework.models.target import Target
+from framework.training.eagle_training import layer_config
 
 FOLDER = Path(__file__).parents[2] / "conf" / "drafter"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -86,10 +88,21 @@ def save_tiny_layer(folder: Path, target: Target) -> Path:
 
 
 def save_tiny_eagle(folder: Path, target: Target) -> Path:
-    """Write a random EAGLE layer, which predicts hidden states."""
+    """Write a random EAGLE-1 layer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        save_eagle(folder, EagleLayer(target), target=target)
+        save_eagle(folder, EagleOneLayer(target, layer_config(target)), target=target)
+    return folder
+
+
+def save_tiny_eagle3(folder: Path, target: Target) -> Path:
+    """Write a random EAGLE-3 layer that drafts every other token of the vocabulary."""
+    layers, kept = (0, 1, num_decoder_layers(target.model.model)), torch.arange(0, target.vocabulary_size, 2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = EagleThreeLayer(target, layer_config(target), hidden_layers=layers, draft_vocabulary=len(kept))
+    layer.draft_from(kept)
+    save_eagle(folder, layer, target=target)
     return folder
 
 
@@ -126,9 +139,9 @@ def save_tiny_mtp(folder: Path, target: Target) -> Path:
 # Models differ: otherwise nothing that the hierarchical drafter's inner drafter proposes is ever rejected.
 SEEDS = {"drafter": 7, "drafter_small": 13, "drafter_large": 14}
 # Embedded models trained for a target, each with the function that writes a random one.
-FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle": save_tiny_eagle}
+FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle3": save_tiny_eagle3}
 # Drafters that are published and not embedded, by the ends of their classes' paths.
-PUBLISHED = {"dflash.Dflash": save_tiny_dflash, "mtp.Mtp": save_tiny_mtp}
+PUBLISHED = {"dflash.Dflash": save_tiny_dflash, "eagle.Eagle": save_tiny_eagle, "mtp.Mtp": save_tiny_mtp}
 
 
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
@@ -143,7 +156,7 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
         return value
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
     for end, save in PUBLISHED.items():
-        if str(made.get("_target_")).endswith(end):
+        if made.get("path") in (None, "???") and str(made.get("_target_")).endswith(end):
             made["path"] = str(save(_temporary() / f"{end}-{target.fingerprint}", target))
     if str(made.get("_target_")).endswith("StandardLibrary"):
         made["folder"] = _tiny_library()

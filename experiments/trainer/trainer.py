@@ -163,12 +163,18 @@ class Trainer:
         torch.save(content, unfinished)
         unfinished.replace(self.file)  # atomic: a kill leaves the old checkpoint or the new one
 
-    def run(self, batch: Callable[[int], Tensor], held_out: Tensor) -> None:
+    def run(
+        self,
+        batch: Callable[[int], Tensor],
+        held_out: Tensor,
+        figures: Callable[[Trainable, Tensor], dict[str, float]] = lambda trainable, held_out: {},
+    ) -> None:
         """Run the remaining steps.
 
         Args:
             batch: deterministic function from a step to its batch, [B, T] int64 on the device.
             held_out: [n, T] int64 windows to evaluate on, on the device.
+            figures: further measures of every evaluation, from the trainable and the windows.
 
         Raises:
             FloatingPointError: the loss is NaN.
@@ -182,6 +188,7 @@ class Trainer:
                 evaluates = self._is_due(self.recipe.evaluate_every)
                 if evaluates or self._is_due(LOSS_EVERY):
                     measures = self.trainable.evaluate(held_out) if evaluates else {}
+                    measures |= figures(self.trainable, held_out) if evaluates else {}
                     self.history.append({"step": self.step, "loss": loss} | measures)
                 if evaluates:
                     print(self._state(), flush=True)

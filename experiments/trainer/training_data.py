@@ -172,6 +172,10 @@ class Windows:
         """Hash of the tokens, 16 hex digits."""
         return hashlib.sha256(self.stream.tobytes()).hexdigest()[:16]
 
+    def counts(self, vocabulary_size: int) -> Tensor:
+        """[V] int64: occurrences of every token."""
+        return torch.from_numpy(np.bincount(self.stream, minlength=vocabulary_size))
+
     def drawn(self, count: int, *, seed: int, step: int) -> Tensor:
         """[count, size] int64: windows at random positions, determined by seed and step."""
         random = np.random.default_rng((seed, step))

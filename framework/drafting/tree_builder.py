@@ -35,12 +35,19 @@ class TreeBuilder:
         """Number of levels so far."""
         return len(self._all_tokens)
 
-    def add(self, logits: Tensor, num_children: int) -> None:
-        """Give each growing node its most likely tokens as children; logits are [B, L, V]."""
+    def add(self, logits: Tensor, num_children: int, support: Tensor | None = None) -> None:
+        """Give each growing node its most likely tokens as children.
+
+        Args:
+            logits: [B, L, V], or [B, L, S] of a reduced vocabulary.
+            num_children: K.
+            support: [S] int64: token ids of the logits; None: all.
+        """
         best = logits.float().log_softmax(-1).topk(min(num_children, logits.shape[-1]))
         # Rounding must not make a child more valuable than its parent.
         values = self._values.unsqueeze(2) + best.values.clamp(max=0)
-        self._all_tokens.append(best.indices.flatten(1))
+        tokens = best.indices if support is None else support[best.indices]
+        self._all_tokens.append(tokens.flatten(1))
         self._all_values.append(values.flatten(1))
         self._all_parents.append(self._nodes.unsqueeze(2).expand_as(values).flatten(1))
 

@@ -1,6 +1,6 @@
 """State of EAGLE's layer or an MTP layer: the target's states, and the layer's own KV cache.
 
-B rows, M pairs read, H hidden. Pair t of a row is the target's state at token t with token t + 1, in slot t. The last
+B rows, M pairs read, H hidden. Pair t of a row is the known state at token t with token t + 1, in slot t. The last
 pair before drafting ends with pending. Drafted pairs lie in the slots after it until the next pairs overwrite them.
 """
 
@@ -34,11 +34,10 @@ class EagleStates:
 
         Args:
             sequences: rows after prefill.
-            prefill: outcome of prefill, with `states`.
+            prefill: outcome of prefill, with `states` and, if the layer reads them, `features`.
             room: slots for drafts, in addition to those of the sequences.
         """
-        states = prefill.states
-        assert states is not None, "the layer needs Outcome.states"
+        states = self._known(prefill)
         num_rows, width = sequences.tokens.shape
         self._slots.begin(num_rows, width + room, sequences.tokens.device)
         shape = num_rows, width, states.shape[2]
@@ -52,10 +51,9 @@ class EagleStates:
         Args:
             rows: these rows.
             sequences: these rows alone, after prefill.
-            prefill: outcome of their prefill, with `states`.
+            prefill: outcome of their prefill.
         """
-        states, index = prefill.states, torch.tensor(rows, device=sequences.tokens.device)
-        assert states is not None, "the layer needs Outcome.states"
+        states, index = self._known(prefill), torch.tensor(rows, device=sequences.tokens.device)
         longest = states.shape[1]
         self._states[index.to(states.device), :longest] = states
         # Slots after a prompt's end hold no pair yet; they are overwritten before a pair attends to them.
@@ -103,14 +101,13 @@ class EagleStates:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         """Store the target's states of the committed tokens."""
-        hidden = outcome.hidden
-        assert hidden is not None, "the layer needs Outcome.hidden"
+        known = self._known(outcome)
         # Entries after the committed tokens are arbitrary and may be out of range.
-        followed = outcome.followed.clamp(max=hidden.shape[1] - 1)
+        followed = outcome.followed.clamp(max=known.shape[1] - 1)
         first = sequences.lengths - outcome.num_committed - 1
         slots = first.unsqueeze(1) + self._slots.ids[: followed.shape[1]]
         rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
-        self._states[rows, slots.clamp(max=self._states.shape[1] - 1)] = hidden[rows, followed]
+        self._states[rows, slots.clamp(max=self._states.shape[1] - 1)] = known[rows, followed]
         if outcome.draft.num_nodes or not torch.compiler.is_compiling():
             self._backlog.add(followed.shape[1])
 
@@ -127,5 +124,10 @@ class EagleStates:
             return self._passed(states, tokens, slots, self._slots.causal(slots, visible))
 
     def _passed(self, states: Tensor, tokens: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
-        mask = additive(sees, self.layer.join.weight.dtype)
-        return self.layer(states, tokens, positions, keep=self._slots.cache.layers[0].update, mask=mask)
+        mask = additive(sees, self.layer.dtype)
+        return self.layer(states, tokens, positions, pairs=self._slots.cache, mask=mask)
+
+    def _known(self, outcome: Outcome) -> Tensor:
+        """[B, M, H] states that the layer pairs with tokens, for all tokens of a pass of the target."""
+        assert outcome.states is not None, "the layer needs Outcome.states"
+        return self.layer.known(outcome.states, outcome.features)

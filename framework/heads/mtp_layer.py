@@ -16,7 +16,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from framework.core.option_error import OptionError
 from framework.heads.draft_layer import TargetEnds
-from framework.heads.eagle_layer import Keep
 from framework.heads.published_files import PublishedFiles, fill, open_published
 from framework.models.encoder_decoder import find_blocks
 from framework.models.target import Target
@@ -93,7 +92,15 @@ class MtpLayer(nn.Module):
         self.block = block
         self._hidden_first, self._after_norm = hidden_first, chained == "after_norm"
 
-    def forward(self, states: Tensor, tokens: Tensor, positions: Tensor, *, keep: Keep, mask: Tensor | None) -> Tensor:
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.join.weight.dtype
+
+    def known(self, states: Tensor, features: Tensor | None) -> Tensor:
+        """States to pair with tokens: the input of the target's output layer."""
+        return states
+
+    def forward(self, states: Tensor, tokens: Tensor, positions: Tensor, *, pairs: Any, mask: Tensor) -> Tensor:
         """[B, M, H] states predicted at these tokens; arguments as for `EagleLayer.forward`."""
         hidden = self.hidden_norm(states.to(self.join.weight))
         embedded = self.token_norm(self._ends.embedded(tokens).to(self.join.weight))
@@ -102,7 +109,7 @@ class MtpLayer(nn.Module):
             joined,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=_Keeping(keep),
+            past_key_values=pairs,
             position_embeddings=self._rotary(joined, positions),
         )
         read = read[0] if isinstance(read, tuple) else read
@@ -111,16 +118,6 @@ class MtpLayer(nn.Module):
     def scored(self, states: Tensor) -> Tensor:
         """[..., V] logits before temperature from predicted states [..., H]."""
         return self._ends.scored(states if self._after_norm else self.last_norm(states))
-
-
-class _Keeping:
-    """The part of transformers' Cache that a decoder layer uses."""
-
-    def __init__(self, keep: Keep):
-        self._keep = keep
-
-    def update(self, key: Tensor, value: Tensor, layer: int, *unused: object) -> tuple[Tensor, Tensor]:
-        return self._keep(key, value)
 
 
 def read_mtp(path: str | None, target: Target, *, chained: str) -> MtpLayer:

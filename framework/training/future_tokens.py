@@ -3,7 +3,7 @@
 B rows, T tokens, K future tokens that a position predicts, R ranks, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from framework.core.option_error import OptionError
+from framework.models.forward_output import LayerHooks
 from framework.models.target import Target
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
@@ -104,3 +105,12 @@ def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     finally:
         hook.remove()
     return seen[0]
+
+
+def states_and_features(
+    hooks: LayerHooks, model: PreTrainedModel, tokens: Tensor, layers: Sequence[int]
+) -> tuple[Tensor, Tensor | None]:
+    """As `output_layer_input`, and [B, T, n * H] states of n layers by the indices of `LayerHooks`; None: no layers."""
+    with hooks.capturing(layers):
+        states = output_layer_input(model, tokens)
+    return states, hooks.take(layers) if layers else None

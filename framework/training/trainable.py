@@ -5,7 +5,7 @@ sources, and the texts that answer them, which begin with the model's start toke
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from torch import Tensor, nn
 
@@ -42,6 +42,19 @@ class Trainable(Protocol):
             held_out: [n, T] windows or [n, 2, T] pairs, for metrics that are stored with the weights.
         """
         ...
+
+
+class CountsTokens(Trainable, Protocol):
+    """Optional: a Trainable that depends on how often tokens occur."""
+
+    def use_counts(self, counts: Tensor) -> None:
+        """Take the occurrences of every token in the training text, [V]; called once, before the first step."""
+        ...
+
+
+def counts_tokens(trainable: Trainable) -> TypeGuard[CountsTokens]:
+    """Whether it is one that CountsTokens."""
+    return hasattr(trainable, "use_counts")
 
 
 def model_inputs(tokens: Tensor) -> dict[str, Tensor]:

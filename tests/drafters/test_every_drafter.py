@@ -21,7 +21,7 @@ VOCABULARY = 5
 # Built from parts of other drafters here; the slow test covers all.
 ALIKE = {"corpus_unigram", "eagle_tree", "online_medusa", "remote"}
 # They read the target's states, layers or cache, or have it read a tree; others read its tokens only.
-OF_THE_TARGET = ("dart", "eagle", "eagle_tree", "layer_skip", "medusa", "online_medusa", "transformer_tree")
+OF_THE_TARGET = ("dart", "eagle", "eagle3", "eagle_tree", "layer_skip", "medusa", "online_medusa", "transformer_tree")
 
 
 @pytest.mark.parametrize("name", every_drafter(name for name in NAMES if name not in ALIKE))

@@ -143,6 +143,7 @@ def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monk
     assert facts["steps"] == 6 and facts["tokens"] == 6 * 2 * 24 and facts["text"]["fingerprint"]
     assert facts["versions"]["torch"] and facts["command"].endswith(f"folder={tmp_path}")
     assert [entry["step"] for entry in facts["history"]] == [3, 6]
+    assert all(1 <= entry["tau"] <= 5 and 0 <= entry["alpha/position/1"] <= 1 for entry in facts["history"])
     assert facts["config"]["training"]["trainable"]["num_heads"] == 4
     for head, by_rank in enumerate(accuracies, start=1):
         assert facts["held_out"][f"head {head} top-1"] == by_rank[0]
@@ -162,6 +163,7 @@ def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monk
         (["training.window=1000"], "training.window is 1000"),
         (["training.window=1"], "training.window is 1"),
         (["threads=0"], "threads is 0; allowed: a whole number from 1"),
+        (["decoding_prompts=-1"], "decoding_prompts is -1; allowed: a whole number from 0"),
         (["held_out_windows=1000000"], "held_out_windows is 1000000; allowed: a whole number from 1 to 10000"),
         (["held_out.count=0"], "held_out.count is 0"),
         (["samples.new_tokens=5000"], "samples.new_tokens 5000; allowed: together at most the target's context, 128"),
@@ -190,7 +192,10 @@ def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong
 @pytest.mark.parametrize(
     ("drafter", "says"),
     [
-        ("ngram", "which is not trained; allowed: dart, eagle, medusa, small_transformer, or training=stop_head"),
+        (
+            "ngram",
+            "which is not trained; allowed: dart, eagle, eagle3, medusa, small_transformer, or training=stop_head",
+        ),
         ("layer_skip", "(python -m experiments.search_layers finds its layers); allowed"),
         ("transformer_tree", "(it drafts with the model that drafter=small_transformer trains); allowed"),
     ],

@@ -7,7 +7,7 @@ from experiments.proof.tiny_drafters import NAMES
 from tests.support.slow_cases import mostly_slow
 
 KINDS = (
-    "eagle",  # reads the target's states
+    "eagle3",  # reads the target's states, and drafts from a part of the vocabulary
     "layer_skip",  # shares the target's cache
     "medusa",  # a tree of independent choices
     "ngram",  # draws on the host

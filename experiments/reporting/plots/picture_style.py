@@ -20,9 +20,9 @@ MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "wedge
 # The first eight have colours of their own, the next eight the same colours and another marker. A name that is not
 # listed has the look of its checksum.
 DRAFTERS = (
-    "small_transformer", "ngram", "prompt_lookup", "medusa", "layer_skip", "uniform_random", "eagle", "corpus_unigram",
+    "small_transformer", "ngram", "prompt_lookup", "medusa", "layer_skip", "uniform_random", "eagle3", "corpus_unigram",
     "dart", "suffix_lookup", "input_copy", "hierarchical", "remote", "other_tokenizer", "eagle_tree",
-    "transformer_tree", "online_medusa", "online_small_transformer",
+    "transformer_tree", "online_medusa", "online_small_transformer", "eagle",
 )  # fmt: skip
 LineStyle = Literal["-", "--", "-.", ":"]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")

@@ -21,7 +21,7 @@ from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
-FAST = ("eagle", "layer_skip", "prompt_lookup")  # drafts from the target's states, from its cache, on the host
+FAST = ("eagle3", "layer_skip", "prompt_lookup")  # drafts from the target's states, from its cache, on the host
 COMPILED = [name for name in NAMES if not name.startswith("online_")]  # learning drafters are refused
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
@@ -192,7 +192,7 @@ def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
     [
         ("small_transformer", Fixed(gamma=2)),
         ("small_transformer", Alternating()),
-        pytest.param("eagle", Alternating(), marks=pytest.mark.slow),
+        pytest.param("eagle3", Alternating(), marks=pytest.mark.slow),
         pytest.param("eagle_tree", Alternating(), marks=pytest.mark.slow),
         pytest.param("transformer_tree", Alternating(), marks=pytest.mark.slow),
         pytest.param("hierarchical", Alternating(), marks=pytest.mark.slow),

@@ -173,7 +173,7 @@ def test_every_policy_that_ends_drafts(name, targets):
     assert most(rounds).uploads == (name == "draft_exit"), rounds  # the thresholds of the rows, computed on the host
 
 
-@pytest.mark.parametrize("name", ["small_transformer", "medusa", "eagle", "prompt_lookup", "hierarchical"])
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "eagle3", "prompt_lookup", "hierarchical"])
 def test_rows_that_take_other_prompts(name, targets):
     def refilled(target):
         drafter = tiny_factory(name, VOCABULARY)(target=target)

@@ -1,0 +1,190 @@
+"""Published layouts of EAGLE: those of the original project (1, 2 and 3), of ModelOpt, and `eagle3` of `speculators`.
+
+Training writes the original project's: config.json and model.safetensors, with the layers in
+`eagle_aux_hidden_state_layer_ids` as indices of `hidden_states`; and beside them outrider.json, which names the target
+by the fingerprint of its weights.
+
+H hidden, V vocabulary, Vd draft vocabulary, L layers of the target.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaConfig, Qwen3Config
+
+from framework.core.option_error import OptionError, OtherTargetError
+from framework.heads.eagle_layer import Config, EagleOneLayer, EagleThreeLayer
+from framework.heads.published_files import PublishedFiles, fill, open_published
+from framework.heads.speculators_format import OF_LAYERS
+from framework.models.encoder_decoder import num_decoder_layers
+from framework.models.target import Target
+
+FACTS = "outrider.json"
+LAYER_NUMBERS = ("hidden_states", "outputs")
+LAYERS = "eagle_aux_hidden_state_layer_ids"
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+OF_THE_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")  # in some files, and not needed to draft
+TRAINED = "a published EAGLE drafter made for this target, or a folder that `train drafter=eagle3` wrote"
+
+
+def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -> EagleOneLayer | EagleThreeLayer:
+    """Read a layer in any of the layouts; the tensors say which kind it is.
+
+    Args:
+        path: a local folder, or a hub name.
+        target: the target that it was trained for.
+        layer_numbers: how the config numbers the target's layers: "hidden_states" by the entry of `hidden_states`;
+            "outputs" by the layer whose output it is, one less. None: as the projects do that name them so.
+
+    Raises:
+        OSError: the files cannot be read.
+        ValueError: another kind of drafter, one for another target, or one with a feature that is not implemented.
+    """
+    if layer_numbers not in (None, *LAYER_NUMBERS):
+        raise OptionError("layer_numbers", layer_numbers, f"{', '.join(LAYER_NUMBERS)}, or null")
+    _refuse_earlier(path)
+    files = open_published(path)
+    _check_fingerprint(files, target)
+    tensors = {name: tensor for name, tensor in files.tensors().items() if name not in OF_THE_TARGET}
+    is_three = any(name.endswith("hidden_norm.weight") for name in tensors)
+    if "mask_hidden" in tensors:
+        raise _refusal(files, "whose mask_hidden makes it a P-EAGLE")
+    config = _config(files, tensors)
+    layer = _three(files, tensors, config, target, layer_numbers) if is_three else _one(files, tensors, config, target)
+    layer.name_or_path = path  # type: ignore[assignment]  # as for models of transformers
+    return layer
+
+
+def save_eagle(folder: Path, layer: EagleOneLayer | EagleThreeLayer, *, target: Target) -> None:
+    """Write a layer in the original project's layout, its weights in bfloat16, and the fingerprint of its target."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = layer.config.to_dict()
+    settings |= settings.pop("rope_parameters", None) or {}
+    config: dict[str, Any] = {key: settings[key] for key in OF_LAYERS if settings.get(key) is not None}
+    config["bias"] = layer.fc.bias is not None
+    if isinstance(layer, EagleThreeLayer):
+        config["draft_vocab_size"] = layer.lm_head.out_features
+        config[LAYERS] = list(layer.hidden_layers)
+        config |= {flag: value for flag, value in layer.flags.items() if value}
+    tensors = {
+        name: (tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor).contiguous()
+        for name, tensor in layer.state_dict().items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    (folder / FACTS).write_text(json.dumps({"target_fingerprint": target.fingerprint}, indent=1) + "\n")
+
+
+def _one(files: PublishedFiles, tensors: dict[str, Tensor], config: Config, target: Target) -> EagleOneLayer:
+    layer = EagleOneLayer(
+        target,
+        config,
+        has_bias="fc.bias" in tensors,
+        biases=_biases(tensors),
+        own_embeddings="embed_tokens.weight" in tensors,
+    )
+    if config.hidden_size != layer.ends.hidden_size:
+        raise _refusal(files, f"made for a hidden size of {config.hidden_size} instead of {layer.ends.hidden_size}")
+    return _filled(layer, tensors, files)
+
+
+def _three(
+    files: PublishedFiles, tensors: dict[str, Tensor], config: Config, target: Target, layer_numbers: str | None
+) -> EagleThreeLayer:
+    tensors = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in tensors.items()}
+    depth = num_decoder_layers(target.model.model)
+    layers = _hidden_layers(files, depth, layer_numbers)
+    if not all(0 <= layer <= depth for layer in layers):
+        raise _refusal(
+            files, f"which reads the hidden states {', '.join(map(str, layers))} of a target; this one has 0 to {depth}"
+        )
+    if "d2t" in tensors:
+        _check_mapping(files, tensors, config, target)
+    elif files.config.get("draft_vocab_size", config.vocab_size) != config.vocab_size:
+        raise _refusal(files, f"whose draft vocabulary of {files.config['draft_vocab_size']} tokens has no d2t")
+    elif config.vocab_size < target.vocabulary_size:
+        raise _refusal(
+            files, f"made for a vocabulary of {config.vocab_size} instead of {target.vocabulary_size} tokens"
+        )
+    layer = EagleThreeLayer(
+        target,
+        config,
+        hidden_layers=layers,
+        draft_vocabulary=len(tensors["d2t"]) if "d2t" in tensors else None,
+        biases=_biases(tensors),
+        own_embeddings="embed_tokens.weight" in tensors,
+        **{flag: bool(files.config.get(flag)) for flag in FLAGS},
+    )
+    return _filled(layer, tensors, files)
+
+
+def _filled(layer: Any, tensors: dict[str, Tensor], files: PublishedFiles) -> Any:
+    sizes = {"hidden size": layer.ends.hidden_size}
+    return fill(layer, tensors, files=files, sizes=sizes, **layer.ends.like)
+
+
+def _hidden_layers(files: PublishedFiles, depth: int, layer_numbers: str | None) -> tuple[int, ...]:
+    """Indices of `hidden_states`; where the config names none, those of the original project."""
+    config = files.config
+    # SGLang, ModelOpt and DeepSpec, whose configs have these places, number outputs.
+    of_outputs = (config.get("eagle_config") or {}).get(LAYERS) or config.get("target_layer_ids")
+    named = config.get(LAYERS) or of_outputs
+    if not named:
+        return 2, depth // 2, depth - 3
+    from_outputs = layer_numbers == "outputs" or (layer_numbers is None and named is of_outputs)
+    return tuple(layer + from_outputs for layer in named)
+
+
+def _config(files: PublishedFiles, tensors: Mapping[str, Tensor]) -> Config:
+    """Config of the layer."""
+    given = files.config.get("transformer_layer_config", files.config)
+    if (number := given.get("num_hidden_layers", 1)) != 1:
+        raise _refusal(files, f"of {number} layers, and only one is implemented")
+    entries = {key: given[key] for key in OF_LAYERS if key in given and key not in ("model_type", "layer_types")}
+    entries.setdefault("rope_theta", 10000.0)  # the original project's default
+    has_norms = any(name.endswith("q_norm.weight") for name in tensors)
+    with files.place.loading():
+        return Qwen3Config(**entries) if has_norms else LlamaConfig(**entries)
+
+
+def _biases(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    return frozenset(kind for kind in "qkvo" if any(name.endswith(f"self_attn.{kind}_proj.bias") for name in tensors))
+
+
+def _check_mapping(files: PublishedFiles, tensors: dict[str, Tensor], config: Config, target: Target) -> None:
+    """Check d2t, and add t2d if the files lack it."""
+    mapped = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+    if mapped.min() < 0 or mapped.max() >= target.vocabulary_size or len(mapped.unique()) < len(mapped):
+        raise _refusal(files, f"whose d2t does not map to different tokens below {target.vocabulary_size}")
+    kept = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill(0, mapped, True)
+    if not torch.equal(tensors.setdefault("t2d", kept), kept):
+        raise _refusal(files, "whose t2d marks other tokens than d2t maps to")
+
+
+def _check_fingerprint(files: PublishedFiles, target: Target) -> None:
+    file = files.folder / FACTS
+    found = json.loads(file.read_text())["target_fingerprint"] if file.is_file() else target.fingerprint
+    if found != target.fingerprint:
+        raise OtherTargetError(
+            files.place.option,
+            files.path,
+            "a layer trained for this one: `train drafter=eagle3 target=...`",
+            f"made for the target with the fingerprint {found}, and this one's is {target.fingerprint} (other weights, "
+            "or a dtype that rounds them)",
+            made_by="train drafter=eagle3",
+        )
+
+
+def _refuse_earlier(path: str) -> None:
+    folder = Path(path).expanduser()
+    if (folder / "eagle.json").is_file() and not (folder / "config.json").is_file():
+        raise OptionError("path", path, TRAINED, "which an earlier version trained, with a layer of another shape")
+
+
+def _refusal(files: PublishedFiles, problem: str) -> OptionError:
+    return OptionError(files.place.option, files.path, TRAINED, problem)
