@@ -185,6 +185,7 @@ def test_with_top_k_temperature_and_truncation_apply_to_the_kept_tokens() -> Non
     assert kept.support is None and torch.equal(kept.tokens, whole.tokens)
 
 
+@pytest.mark.slow
 def test_with_top_k_the_contract_holds() -> None:
     options = {"order": 3, "smoothing": "witten_bell", "learn_from_context": True, "corpus": None}
     check_drafter(lambda target: NGram(target, **options, top_k=3)).require()
