@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
 #endif
 
@@ -46,6 +46,17 @@ inline Floats as_floats(Words words) {
   return floats;
 }
 
+// Compilers tuned for some processors fuse only a part of the chains that they could; a result may not depend on that.
+inline Floats fused(Floats x, Floats weights, Floats sum) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)x, (__m512)weights, (__m512)sum);
+#elif defined(__FMA__)
+  return (Floats)_mm256_fmadd_ps((__m256)x, (__m256)weights, (__m256)sum);
+#else
+  return sum + x * weights;
+#endif
+}
+
 inline float as_float(float value) { return value; }
 inline float as_float(uint16_t value) { return c10::detail::f32_from_bits(value); }
 
@@ -56,7 +67,7 @@ struct Float32 {  // float32 weights
   using Weight = float;
   static constexpr int DEPTH = 1;
   static Floats weights(const Weight* from) { return loaded<Floats>(from); }
-  static Floats add(Floats sum, const Input* x, Floats weights) { return sum + (Floats{} + *x) * weights; }
+  static Floats add(Floats sum, const Input* x, Floats weights) { return fused(Floats{} + *x, weights, sum); }
 };
 
 template <typename Number>
@@ -71,7 +82,7 @@ struct Int8 {  // int8 weights; inputs and outputs are float32 or bfloat16
     return __builtin_convertvector(loaded<Bytes>(from), Floats);
 #endif
   }
-  static Floats add(Floats sum, const Input* x, Floats weights) { return sum + (Floats{} + as_float(*x)) * weights; }
+  static Floats add(Floats sum, const Input* x, Floats weights) { return fused(Floats{} + as_float(*x), weights, sum); }
 };
 
 struct BFloat16 {  // bfloat16 weights in pairs of consecutive k, summed in float32
@@ -84,8 +95,8 @@ struct BFloat16 {  // bfloat16 weights in pairs of consecutive k, summed in floa
 #if defined(__AVX512BF16__)
     return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pair, (__m512bh)weights);
 #else
-    sum += as_floats(pair << 16) * as_floats(weights << 16);
-    return sum + as_floats(pair & 0xffff0000u) * as_floats(weights & 0xffff0000u);
+    sum = fused(as_floats(pair << 16), as_floats(weights << 16), sum);
+    return fused(as_floats(pair & 0xffff0000u), as_floats(weights & 0xffff0000u), sum);
 #endif
   }
 };

@@ -469,7 +469,7 @@ def test_an_honest_drafter_passes(drafter):
     "break_it",
     [
         lambda drafter: setattr(drafter, "observe", _believes_all_was_read(drafter._cache)),
-        lambda drafter: setattr(drafter._cache, "catch_up", _reads_pending_only(drafter._cache)),
+        lambda drafter: setattr(drafter._cache, "read", _reads_pending_only(drafter._cache)),
     ],
     ids=["no_rollback", "reads_only_pending"],
 )
@@ -497,14 +497,14 @@ def _believes_all_was_read(cache):
 
 
 def _reads_pending_only(cache):
-    def catch_up(sequences):
+    def read(sequences):
         if not cache.cached.any():
             return honest(sequences)
         start = sequences.lengths - 1
-        return cache.model.forward(sequences.pending.unsqueeze(1), start, visible=sequences.longest).logits[:, 0]
+        return cache.model.forward(sequences.pending.unsqueeze(1), start, visible=sequences.longest)
 
-    honest = cache.catch_up
-    return catch_up
+    honest = cache.read
+    return read
 
 
 def test_a_witness_lets_who_learns_not_learn_and_nobody_else_seem_to():
