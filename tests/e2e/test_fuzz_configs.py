@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from experiments import measure
 from experiments.config import resolvers
 from experiments.measurement import bench
-from experiments.proof.tiny_drafters import FITTED
+from experiments.proof.tiny_drafters import FITTED, PUBLISHED
 from experiments.results.records import load_records
 from framework.conformance.tiny_models import save_tiny
 from framework.drafting.layer_set import LayerSet, save_layer_set
@@ -56,6 +56,8 @@ def tiny() -> tuple[Path, list[str]]:
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
     for name, save in FITTED.items():
         save(folder / name, target)
+    for name, save in PUBLISHED.items():
+        save(folder / name.split(".")[0], target)
     layers = LayerSet(target.model.model.config.num_hidden_layers, (0,), (0,))
     save_layer_set(folder / "layer_skip.yaml", layers, fingerprint=target.fingerprint, facts={})
     (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "ab ca"}) + "\n")
@@ -127,8 +129,12 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
 @fuzz(20, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
-    of_a_corpus = ("drafter=ngram", "drafter=corpus_unigram")
-    needed = [f"drafter.corpus.folder={tiny_folder}"] if wild[0] in of_a_corpus else []
+    drafter = wild[0].removeprefix("drafter=")
+    needed = []
+    if drafter in ("ngram", "corpus_unigram"):
+        needed = [f"drafter.corpus.folder={tiny_folder}"]
+    elif drafter in ("dflash", "eagle", "mtp"):
+        needed = [f"drafter.path={tiny_folder}/{drafter}"]
     with tempfile.TemporaryDirectory() as folder:
         code, shown = measured([*usual, *wild[:1], *needed, *wild[1:]], Path(folder))
         if code is None:

@@ -2,7 +2,7 @@
 "use strict";
 
 // Tables: the button in a heading sorts by its column; missing values come last in either order.
-function textOf(cell) { // without an interval below it
+function textOf(cell) { // without the value below it
   return cell.tagName === "TD" && cell.firstChild ? cell.firstChild.textContent.trim() : cell.textContent.trim();
 }
 
@@ -80,14 +80,14 @@ function fieldOf(text) {
 
 function csvOf(table) {
   const [drafter, ...others] = table.tHead.rows[0].cells;
-  const withIntervals = (cells, textOf, intervalOf) => cells.flatMap((cell, column) =>
-    others[column].dataset.intervals ? [textOf(cell), intervalOf(cell)] : [textOf(cell)]);
+  const withBelow = (cells, textOf, belowOf) => cells.flatMap((cell, column) =>
+    others[column].dataset.below ? [textOf(cell), belowOf(cell)] : [textOf(cell)]);
   const small = (cell) => cell.querySelector("small")?.textContent ?? "";
   const lines = [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => {
     const [first, ...cells] = row.cells;
-    return [first.querySelector(".name").textContent, small(first), ...withIntervals(cells, textOf, small)];
+    return [first.querySelector(".name").textContent, small(first), ...withBelow(cells, textOf, small)];
   });
-  const names = withIntervals(others, (heading) => heading.textContent, (heading) => heading.dataset.intervals);
+  const names = withBelow(others, (heading) => heading.textContent, (heading) => heading.dataset.below);
   return [[drafter.textContent, "rule", ...names], ...lines].map((line) => line.map(fieldOf).join(",")).join("\r\n") + "\r\n";
 }
 

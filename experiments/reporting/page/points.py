@@ -22,8 +22,14 @@ from experiments.results.record import Record
 from experiments.results.records import Group, is_lossy
 
 TEXTS = ("drafter", "setting", "tokens equal")  # headings of columns sorted as text
-# Columns whose cells have an interval below their number, which is a column of its own in other tables.
-INTERVALS = {"α empirical": "95% of α", "τ": "95% of τ", "measured speedup": "95% of speedup"}
+# Columns whose cells have a second value below the first, which is a column of its own in other tables.
+BELOW = {
+    "α empirical": "95% of α",
+    "τ": "95% of τ",
+    "measured speedup": "95% of speedup",
+    "min–max": "end to end",
+    "operations": "operations (Thm 3.11)",
+}
 MEANINGS = {
     "γ": "maximum depth of a draft; with gamma=auto, the mean of the gammas chosen",
     "α overlap": "mean of Σ min(p, q) over tested tokens: the paper's α",
@@ -36,12 +42,10 @@ MEANINGS = {
     "zero-overhead speedup": "τ ÷ (d + v): speedup of a decoding loop without overhead",
     "measured speedup": "time per token of plain decoding ÷ that of the point, prefill excluded; below it the 95% "
     "interval over prompts like these",
-    "min–max": "speedup of the slowest and the fastest repeat",
-    "end to end": "speedup, prefill included",
+    "min–max": "speedup of the slowest and the fastest repeat; below it the speedup with prefill included",
     "efficiency": "measured ÷ zero-overhead speedup",
-    "operations": "arithmetic operations per token ÷ those of plain decoding, counted",
-    "operations (Thm 3.11)": "arithmetic operations by Theorem 3.11, from the measured α and counted operations of a "
-    "draft step",
+    "operations": "arithmetic operations per token ÷ those of plain decoding, counted; below it by Theorem 3.11, from "
+    "the measured α and the counted operations of a draft step",
     "tokens equal": "at temperature 0: whether the tokens equal those of plain decoding",
 }
 
@@ -87,20 +91,20 @@ class Heading:
         name: the column's name.
         meaning: explanation of the column.
         is_text: whether the column is sorted as text.
-        intervals: name of the intervals in its cells; "" if it has none.
+        below: name of the second values in its cells; "" if it has none.
     """
 
     name: str
     meaning: str = ""
     is_text: bool = False
-    intervals: str = ""
+    below: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
     text: str
     mark: str = ""  # "alarm", "good", "setting" or ""
-    interval: str = ""  # 95% interval, below the text
+    below: str = ""  # second value, below the text
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def headings(groups: Sequence[Group]) -> list[Heading]:
     first, *names = [column.name for column in _columns()]
     settings = ["setting"] if len(groups) > 1 else []
     return [
-        Heading(name, MEANINGS.get(name, ""), is_text=name in TEXTS, intervals=INTERVALS.get(name, ""))
+        Heading(name, MEANINGS.get(name, ""), is_text=name in TEXTS, below=BELOW.get(name, ""))
         for name in (first, *settings, *names)
     ]
 
@@ -150,7 +154,7 @@ def table_rows(groups: Sequence[Group]) -> list[TableRow]:
 
 def _columns() -> list[Column]:
     """Columns of the page: the measured speedup first, for narrow screens; the guarantee is below a point's name."""
-    within = INTERVALS.values()
+    within = BELOW.values()
     return [MEASURED, *(each for each in COLUMNS if each not in (MEASURED, GUARANTEE) and each.name not in within)]
 
 
@@ -160,5 +164,5 @@ def _cell(column: Column, record: Record) -> Cell:
         text = text.split()[0]
     is_good = column is MEASURED and is_clearly_faster(record)
     mark = "alarm" if ALARM in text else "good" if is_good else ""
-    (interval,) = [each.cell(record) for each in COLUMNS if each.name == INTERVALS.get(column.name)] or [MISSING]
-    return Cell(text, mark, "" if interval == MISSING else interval)
+    (below,) = [each.cell(record) for each in COLUMNS if each.name == BELOW.get(column.name)] or [MISSING]
+    return Cell(text, mark, "" if below == MISSING else below)
