@@ -8,8 +8,8 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -17,24 +17,27 @@ from omegaconf import DictConfig
 from experiments.config.builders import build_target, check_basics
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
-from experiments.config.option_checks import check_kind
+from experiments.config.option_checks import check_kind, check_options
 from framework.core.option_error import OptionError, options_under
 from framework.heads.medusa_export import original_medusa, vllm_medusa
+from framework.heads.published_dflash import export_dflash_to_speculators
+from framework.heads.published_eagle import export_eagle3, export_eagle3_to_speculators
 from framework.heads.published_files import Export
-from framework.models.target import Target
 
+Writer = Callable[..., Export]
+"""Puts the drafter at `path`, trained for `target`, into a format.
 
-class Writer(Protocol):
-    """Puts the drafter at `path`, trained for `target`, into a format; `name` is the target's folder or hub name."""
+`name` is the target's folder or hub name; further arguments are the options of READ_WITH in the drafter's yaml.
+"""
 
-    def __call__(self, path: str, target: Target, *, name: str) -> Export: ...
-
-
-# Formats, each with its writer for every drafter that it takes. A drafter's yaml has its `path`.
+# Formats, each with its writer for every drafter that it takes.
 FORMATS: dict[str, dict[str, Writer]] = {
     "medusa": {"medusa": original_medusa},
     "medusa_vllm": {"medusa": vllm_medusa},
+    "eagle3": {"eagle3": export_eagle3},
+    "speculators": {"eagle3": export_eagle3_to_speculators, "dflash": export_dflash_to_speculators},
 }
+READ_WITH = ("layer_numbers",)  # options that say, beside path, how a drafter's files are read
 
 
 @command("export")
@@ -46,10 +49,12 @@ def main(cfg: DictConfig) -> None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise OptionError("out", cfg.out, "a new or empty folder", "which exists")
         check_basics(cfg, {}, or_null=())
+        check_options(cfg.drafter)
         with status("loading the target"):
             target = build_target(cfg)
         with options_under("drafter"):
-            export = writer(cfg.drafter.path, target, name=cfg.target.path)
+            options = {key: cfg.drafter[key] for key in READ_WITH if key in cfg.drafter}
+            export = writer(cfg.drafter.path, target, name=cfg.target.path, **options)
         export.save(out)
         print("\n".join(in_words(export, out, drafter=drafter, target=cfg.target.path)))
 

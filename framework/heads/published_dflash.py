@@ -16,7 +16,8 @@ from transformers import AutoConfig, Qwen3Config
 from framework.core.option_error import OptionError
 from framework.heads.dflash_layers import DflashLayers
 from framework.heads.draft_layer import TargetEnds
-from framework.heads.published_files import PublishedFiles, fill, open_published
+from framework.heads.published_files import Export, PublishedFiles, fill, open_published
+from framework.heads.speculators_format import entries_of, speculators_dflash
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
 
@@ -108,6 +109,28 @@ def read_dflash(path: str, target: Target) -> PublishedDflash:
         first=0 if settings.from_pending else 1,
         support=_support(files, layers, target),
     )
+
+
+def export_dflash_to_speculators(path: str, target: Target, *, name: str) -> Export:
+    """A drafter of the original project as a folder of `speculators`.
+
+    Args:
+        path: folder or hub name of the drafter.
+        target: the target that it was trained for.
+        name: folder or hub name of the target.
+
+    Raises:
+        OSError, ValueError: as by `read_dflash`; or the drafter is such a folder already.
+    """
+    drafter, files = read_dflash(path, target), open_published(path)
+    if "speculators_model_type" in files.config:
+        problem = "which is a folder of speculators already"
+        raise OptionError(files.place.option, path, "a drafter in the original project's layout", problem)
+    places = [layer - 1 for layer in drafter.hidden_layers]
+    own = {"mask_token_id": drafter.mask_token, "target_layer_ids": places}
+    config = entries_of(_config(files, files.config)) | {"block_size": drafter.block_size, "dflash_config": own}
+    architectures = [type(target.model.model).__name__]
+    return speculators_dflash(config, drafter.layers.state_dict(), name=name, architectures=architectures)
 
 
 def _settings(files: PublishedFiles) -> _Settings:

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
 from framework.core.option_error import OptionError, OtherTargetError
 from framework.heads.eagle_layer import Config, EagleOneLayer, EagleThreeLayer
-from framework.heads.published_files import PublishedFiles, fill, open_published
-from framework.heads.speculators_format import OF_LAYERS
+from framework.heads.published_files import Export, PublishedFiles, fill, open_published
+from framework.heads.speculators_format import OF_LAYERS, entries_of, speculators_eagle3
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
 
 FACTS = "outrider.json"
 LAYER_NUMBERS = ("hidden_states", "outputs")
 LAYERS = "eagle_aux_hidden_state_layer_ids"
+SPECULATIVE_TOKENS = 5  # per draft in vLLM
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 OF_THE_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")  # in some files, and not needed to draft
 TRAINED = "a published EAGLE drafter made for this target, or a folder that `train drafter=eagle3` wrote"
@@ -62,22 +62,73 @@ def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -
 
 def save_eagle(folder: Path, layer: EagleOneLayer | EagleThreeLayer, *, target: Target) -> None:
     """Write a layer in the original project's layout, its weights in bfloat16, and the fingerprint of its target."""
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = layer.config.to_dict()
-    settings |= settings.pop("rope_parameters", None) or {}
-    config: dict[str, Any] = {key: settings[key] for key in OF_LAYERS if settings.get(key) is not None}
-    config["bias"] = layer.fc.bias is not None
+    tensors = {
+        name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+        for name, tensor in _tensors_of(layer).items()
+    }
+    Export(config=_config_of(layer), tensors=tensors).save(folder)
+    (folder / FACTS).write_text(json.dumps({"target_fingerprint": target.fingerprint}, indent=1) + "\n")
+
+
+def export_eagle3(path: str, target: Target, *, name: str, layer_numbers: str | None) -> Export:
+    """An EAGLE-3 layer in the original project's layout.
+
+    Args:
+        path: folder or hub name of the layer, in any of the layouts.
+        target: the target that it was trained for.
+        name: folder or hub name of the target.
+        layer_numbers: as for `read_eagle`.
+
+    Raises:
+        OSError, ValueError: as by `read_eagle`; another kind of layer, or one with norms that the layout lacks.
+    """
+    layer = _read_three(path, target, layer_numbers)
+    norms = [flag for flag, is_set in layer.flags.items() if is_set]
+    norms += ["q_norm", "k_norm"] if isinstance(layer.config, Qwen3Config) else []
+    if norms:
+        allowed = "a layer without them; the format speculators has them"
+        raise OptionError("path", path, allowed, f"whose {', '.join(norms)} the format lacks")
+    config = {"architectures": ["LlamaForCausalLMEagle3"], **_config_of(layer), "base_model_name_or_path": name}
+    speculative = {"method": "eagle3", "num_speculative_tokens": SPECULATIVE_TOKENS}
+    return Export(config=config, tensors=_tensors_of(layer), speculative_config=speculative)
+
+
+def export_eagle3_to_speculators(path: str, target: Target, *, name: str, layer_numbers: str | None) -> Export:
+    """An EAGLE-3 layer as a folder of `speculators`.
+
+    Args, errors: as for `export_eagle3`, without a limit on norms.
+    """
+    layer = _read_three(path, target, layer_numbers)
+    return speculators_eagle3(
+        _config_of(layer),
+        _tensors_of(layer),
+        name=name,
+        architectures=[type(target.model.model).__name__],
+        layers=list(layer.hidden_layers),
+        speculative_tokens=SPECULATIVE_TOKENS,
+    )
+
+
+def _read_three(path: str, target: Target, layer_numbers: str | None) -> EagleThreeLayer:
+    layer = read_eagle(path, target, layer_numbers=layer_numbers)
+    if not isinstance(layer, EagleThreeLayer):
+        raise OptionError("path", path, "an EAGLE-3 layer", "an EAGLE-1 layer")
+    return layer
+
+
+def _config_of(layer: EagleOneLayer | EagleThreeLayer) -> dict[str, Any]:
+    """The config in the original project's layout."""
+    config: dict[str, Any] = entries_of(layer.config) | {"bias": layer.fc.bias is not None}
     if isinstance(layer, EagleThreeLayer):
         config["draft_vocab_size"] = layer.lm_head.out_features
         config[LAYERS] = list(layer.hidden_layers)
         config |= {flag: value for flag, value in layer.flags.items() if value}
-    tensors = {
-        name: (tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor).contiguous()
-        for name, tensor in layer.state_dict().items()
-    }
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    (folder / FACTS).write_text(json.dumps({"target_fingerprint": target.fingerprint}, indent=1) + "\n")
+    return config
+
+
+def _tensors_of(layer: EagleOneLayer | EagleThreeLayer) -> dict[str, Tensor]:
+    """The tensors in the original project's layout."""
+    return {name: tensor.contiguous() for name, tensor in layer.state_dict().items()}
 
 
 def _one(files: PublishedFiles, tensors: dict[str, Tensor], config: Config, target: Target) -> EagleOneLayer:
@@ -145,8 +196,12 @@ def _config(files: PublishedFiles, tensors: Mapping[str, Tensor]) -> Config:
     given = files.config.get("transformer_layer_config", files.config)
     if (number := given.get("num_hidden_layers", 1)) != 1:
         raise _refusal(files, f"of {number} layers, and only one is implemented")
-    entries = {key: given[key] for key in OF_LAYERS if key in given and key not in ("model_type", "layer_types")}
-    entries.setdefault("rope_theta", 10000.0)  # the original project's default
+    if others := set(given.get("layer_types") or ()) - {"full_attention"}:
+        raise _refusal(files, f"whose layer is {', '.join(others)}, not full_attention")
+    names = [*OF_LAYERS, "rope_parameters"]  # transformers 5 writes the latter for rope_theta and rope_scaling
+    entries = {key: given[key] for key in names if key in given and key not in ("model_type", "layer_types")}
+    if "rope_parameters" not in entries:
+        entries.setdefault("rope_theta", 10000.0)  # the original project's default
     has_norms = any(name.endswith("q_norm.weight") for name in tensors)
     with files.place.loading():
         return Qwen3Config(**entries) if has_norms else LlamaConfig(**entries)

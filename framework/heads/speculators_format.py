@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from framework.heads.published_files import Export
 
@@ -20,6 +21,15 @@ OF_LAYERS = (
 )  # fmt: skip
 ARCHITECTURES = {"eagle3": "Eagle3Speculator", "peagle": "PEagleSpeculator", "dflash": "DFlashSpeculator"}
 OF_EAGLE3 = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size", "mask_token_id")
+
+
+def entries_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """Entries of OF_LAYERS, with those of rotary positions as earlier versions of transformers name them."""
+    settings = config.to_dict()
+    rotary = dict(settings.pop("rope_parameters", None) or {})
+    settings["rope_theta"] = rotary.pop("rope_theta", None)
+    settings["rope_scaling"] = None if rotary.get("rope_type", "default") == "default" else rotary
+    return {key: settings[key] for key in OF_LAYERS if settings.get(key) is not None}
 
 
 def speculators_eagle3(

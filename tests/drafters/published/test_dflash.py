@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drafters.published.dflash import Dflash
 from framework.conformance import check_drafter
+from framework.conformance.test_doubles import Witness
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import SamplingScheme
 from framework.core.sampling import Sampling
@@ -18,6 +19,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.heads.published_dflash import export_dflash_to_speculators, read_dflash
 from framework.heads.speculators_format import speculators_dflash
 from framework.metrics.stopwatch import Stopwatch
 from framework.models.target import Target
@@ -145,6 +147,27 @@ def test_it_keeps_the_contract(tmp_path, layout, form):
     check_drafter(factory, target=target_of(), samples=3000).require()
     drafter = factory(target=target_of())
     assert drafter.scheme is {"sampled_chain": SamplingScheme.IID, "greedy_chain": SamplingScheme.ONE_HOT}[form]
+
+
+def test_an_exported_drafter_has_the_same_tensors_and_drafts(tmp_path):
+    target, (one, two) = target_of(), (str(tmp_path / name) for name in ("one", "two"))
+    config, _ = save_published(tmp_path / "one", "original")
+    rotary = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}  # as transformers 5 writes them
+    (tmp_path / "one" / "config.json").write_text(json.dumps(config | {"rope_parameters": rotary}))
+    export = export_dflash_to_speculators(one, target, name="the target")
+    assert export.speculative_config == {"method": "dflash", "num_speculative_tokens": 3}
+    export.save(tmp_path / "two")
+    before, after = (read_dflash(path, target).layers.state_dict() for path in (one, two))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    drafts = []
+    for path in (one, two):
+        drafter = Witness(Dflash(target, path=path, form="sampled_chain", min_confidence=0))
+        engine = Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=Sampling())
+        engine.generate(PROMPTS, stopping=Stopping(9), seeds=[3, 1, 2])
+        drafts.append([tensor for each in drafter.proposals for tensor in (each.draft.tokens, each.draft.probs)])
+    assert all(torch.equal(*both) for both in zip(*drafts, strict=True))
+    with pytest.raises(ValueError, match=r"^path is .*, which is a folder of speculators already"):
+        export_dflash_to_speculators(two, target, name="the target")
 
 
 WRONG = {

@@ -15,7 +15,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
-from framework.heads.published_eagle import read_eagle, save_eagle
+from framework.heads.published_eagle import export_eagle3, export_eagle3_to_speculators, read_eagle, save_eagle
 from framework.heads.speculators_format import speculators_eagle3
 from framework.metrics.stopwatch import Stopwatch
 from framework.models.forward_output import LayerHooks
@@ -33,6 +33,9 @@ KINDS = {
     "eagle3, qwen3, residual normed": {"model_type": "qwen3", "norm_before_residual": True},
     "eagle3 of speculators": {},
 }
+
+
+EXPORTS = {"eagle3": export_eagle3, "speculators": export_eagle3_to_speculators}
 
 
 def target_of(dtype=torch.float64):
@@ -121,6 +124,64 @@ def test_a_layer_comes_back_as_it_was_saved(tmp_path, kind):
         read_eagle(str(tmp_path / "two"), tiny_target(hidden_size=16, seed=1))
 
 
+def drafts_of(path, target):
+    """All drafts of a decoding with the drafter at a path: tokens and probabilities."""
+    drafter = Witness(Eagle(target, path=path, layer_numbers=None))
+    engine = Engine(target=target, drafter=drafter, gamma_policy=Fixed(gamma=3), sampling=Sampling())
+    engine.generate(PROMPTS, stopping=Stopping(9), seeds=[0, 1, 2])
+    return [tensor for each in drafter.proposals for tensor in (each.draft.tokens, each.draft.dense_probs(50))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("eagle3", "eagle3"), ("eagle3 of speculators", "eagle3"), ("eagle3 of the whole vocabulary", "eagle3"),
+     ("eagle3", "speculators"), ("eagle3, qwen3, residual normed", "speculators"),
+     ("eagle3 of the whole vocabulary", "speculators")],
+)  # fmt: skip
+def test_an_exported_layer_has_the_same_tensors_and_drafts(tmp_path, kind, name):
+    config, _ = published(tmp_path / "one", kind)
+    config.update(rope_scaling={"rope_type": "linear", "factor": 2.0})
+    if "speculators" not in kind:
+        (tmp_path / "one" / "config.json").write_text(json.dumps(config))
+    target = target_of(torch.float32)
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    export = EXPORTS[name](one, target, name="the target", layer_numbers=None)
+    assert export.speculative_config == {"method": "eagle3", "num_speculative_tokens": 5}
+    export.save(tmp_path / "two")
+    before, after = read_eagle(one, target), read_eagle(two, target)
+    assert after.config.rope_parameters == before.config.rope_parameters
+    assert before.state_dict().keys() == after.state_dict().keys()
+    assert all(torch.equal(tensor, after.state_dict()[key]) for key, tensor in before.state_dict().items())
+    assert all(torch.equal(*both) for both in zip(drafts_of(one, target), drafts_of(two, target), strict=True))
+
+
+def test_exports_do_not_follow_the_number_of_layers_in_their_config(tmp_path):
+    """Layers numbered by their outputs come out as indices of hidden_states, whatever the config's place says."""
+    config, _ = published(tmp_path / "one", "eagle3")
+    (tmp_path / "one" / "config.json").write_text(json.dumps(config | {"eagle_aux_hidden_state_layer_ids": [-1, 0, 1]}))
+    for name, export in EXPORTS.items():
+        export(str(tmp_path / "one"), target_of(), name="x", layer_numbers="outputs").save(tmp_path / name)
+        assert read_eagle(str(tmp_path / name), target_of()).hidden_layers == (0, 1, 2)
+
+
+def test_layers_that_a_format_lacks_are_not_exported(tmp_path):
+    target = target_of(torch.float32)
+    for kind, says in (
+        ("eagle1", "path is .*, an EAGLE-1 layer; allowed: an EAGLE-3 layer"),
+        ("eagle3, qwen3, residual normed", "whose norm_before_residual, q_norm, k_norm the format lacks"),
+    ):
+        published(tmp_path / kind, kind)
+        with pytest.raises(ValueError, match=says):
+            export_eagle3(str(tmp_path / kind), target, name="x", layer_numbers=None)
+
+
+def test_rotary_positions_as_transformers_5_writes_them(tmp_path):
+    config, _ = published(tmp_path, "eagle3")
+    rotary = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": rotary}))
+    assert read_eagle(str(tmp_path), target_of()).config.rope_parameters == rotary
+
+
 @pytest.mark.parametrize(
     ("where", "layer_numbers", "expected"),
     [("top", None, (0, 1)), ("top", "outputs", (1, 2)), ("nested", None, (1, 2)), ("nested", "hidden_states", (0, 1))],
@@ -147,6 +208,7 @@ def test_wrong_files_are_explained_in_one_line(tmp_path):
         ({}, {"mask_hidden": torch.zeros(1, 1, 48)}, "P-EAGLE"),
         ({}, {"d2t": torch.zeros(20, dtype=torch.int64) + 40}, "d2t does not map to different tokens below 50"),
         ({}, dict.fromkeys(small), "draft vocabulary of 20 tokens has no d2t"),
+        ({"layer_types": ["sliding_attention"]}, {}, "whose layer is sliding_attention, not full_attention"),
         ({"num_hidden_layers": 5}, {}, "of 5 layers, and only one is implemented"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
