@@ -8,23 +8,15 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.builders import (
-    build,
-    build_prompts,
-    build_target,
-    build_with_target,
-    check_basics,
-    yamls,
-)
+from experiments.config.builders import build, build_target, build_with_target, check_basics, yamls
 from experiments.config.cli_errors import is_point_of_sweep, one_line_errors, status
 from experiments.config.command import command
 from experiments.reporting.publish import mirror_training, relative
@@ -32,13 +24,16 @@ from experiments.results.provenance import provenance
 from experiments.tracking.tracker import TrainingTracker
 from experiments.tracking.wandb_sending import command_for_unsent
 from experiments.trainer.decoding_figures import DecodingFigures
-from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.pairs import Pairs
+from experiments.trainer.texts import read_held_out, read_text
 from experiments.trainer.trainer import Recipe, Trainer
-from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
+from experiments.trainer.training_data import Samples, Windows
 from experiments.trainer.trainings import PROVENANCE_FILE, print_trainings, read_trainings, write_trainings
-from framework.core.option_error import options_under
+from framework.core.option_error import OptionError, options_under
 from framework.core.validation import check_whole
 from framework.models.target import Target
+from framework.training.stored_states import StoredStates
+from framework.training.target_states import reads_states
 from framework.training.trainable import Trainable, counts_tokens
 
 DATA = ("texts", "samples")
@@ -59,6 +54,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
         ValueError, OSError: the message names the yaml key.
     """
     recipe, samples, factory = check_before_loading(cfg, drafter)
+    stored = None if cfg.states is None else StoredStates(Path(str(cfg.states)).expanduser())
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     with status("loading the target"):
@@ -68,12 +64,18 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
     torch.manual_seed(cfg.seed)
     trainable = build_with_target(factory, cfg.training.trainable, target)
     check_window(trainable, recipe, target)
-    trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=_made_of(cfg, samples, target))
-    text = _text(cfg, target, samples, recipe)
+    if stored:
+        use_states(stored, trainable, target, recipe, drafter)
+    made_of = _made_of(cfg, samples, target) | {"states": stored and stored.index.dtype}
+    trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=made_of)
+    cache = Path(cfg.states or cfg.folder) / "samples"
+    text = read_text(cfg, target, samples, window=recipe.window, folder=cache, stride=recipe.window if stored else 1)
     trainer.agree({"text": text.fingerprint()})
+    if stored:
+        stored.check_text(text.fingerprint())
     if counts_tokens(trainable) and isinstance(text, Windows) and not trainer.step:
         trainable.use_counts(text.counts(target.vocabulary_size).to(target.device))
-    held_out = _held_out(cfg, target, samples, recipe)
+    held_out = read_held_out(cfg, target, samples, window=recipe.window, folder=cache)
     tested = held_out.sample_evenly(cfg.held_out_windows).to(target.device)
     figures = DecodingFigures(cfg, target)
     trainer.run(lambda step: text.drawn(recipe.batch, seed=cfg.seed, step=step).to(target.device), tested, figures)
@@ -91,15 +93,19 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
     return facts
 
 
-def check_lengths(cfg: DictConfig, recipe: Recipe, samples: Samples, target: Target) -> None:
+def check_lengths(cfg: DictConfig, recipe: Recipe, samples: Samples | None, target: Target) -> None:
     """
+    Args:
+        samples: settings of text to be generated; None: none is.
+
     Raises:
         ValueError: a window or a text to be generated exceeds the target's context.
     """
     context = target.model.context
     if recipe.window > context:
         raise ValueError(f"training.window is {recipe.window}; allowed: at most the target's context, {context}")
-    samples.check_lengths(context=context, window=recipe.window if cfg.data == "samples" else None)
+    if samples:
+        samples.check_lengths(context=context, window=recipe.window if cfg.data == "samples" else None)
 
 
 def check_window(trainable: Trainable, recipe: Recipe, target: Target) -> None:
@@ -110,6 +116,18 @@ def check_window(trainable: Trainable, recipe: Recipe, target: Target) -> None:
     sides = [2] if target.model.text_start else []
     with options_under("training"):
         trainable.loss(torch.zeros(1, *sides, recipe.window, dtype=torch.int64, device=target.device))
+
+
+def use_states(stored: StoredStates, trainable: Trainable, target: Target, recipe: Recipe, drafter: str) -> None:
+    """Let a trainable read stored states.
+
+    Raises:
+        ValueError: it does not read states, or those of another target, other layers or other windows.
+    """
+    if not reads_states(trainable):
+        raise OptionError("states", str(stored.folder), f"null for {drafter}, whose training needs more than states")
+    stored.check(target=target.fingerprint, layers=trainable.states.layers, window=recipe.window)
+    trainable.states.read_from(stored)
 
 
 def _made_of(cfg: DictConfig, samples: Samples, target: Target) -> dict[str, Any]:
@@ -141,6 +159,15 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
+    check_whole("held_out_windows", cfg.held_out_windows, least=1, most=10_000)
+    check_whole("decoding_prompts", cfg.decoding_prompts, least=0, most=10_000)
+    return check_training(cfg, drafter, texts=("prompts", "held_out"))
+
+
+def check_training(
+    cfg: DictConfig, drafter: str, *, texts: tuple[str, ...]
+) -> tuple[Recipe, Samples, Callable[..., Trainable]]:
+    """Check the options of a training and of its texts, under these keys, as `check_before_loading` does."""
     if "training" not in cfg:
         raise ValueError(
             f"drafter is {drafter!r}, which is not trained{INSTEAD.get(drafter, '')}; allowed: "
@@ -148,78 +175,12 @@ def check_before_loading(cfg: DictConfig, drafter: str) -> tuple[Recipe, Samples
         )
     if cfg.data not in DATA:
         raise ValueError(f"data is {cfg.data!r}; allowed: {', '.join(DATA)}")
-    of_prompts = [f"{group}.{option}" for group in ("prompts", "held_out") for option in ("count", "max_prompt_tokens")]
+    of_prompts = [f"{group}.{option}" for group in texts for option in ("count", "max_prompt_tokens")]
     check_basics(cfg, {"seed": 0}, or_null=of_prompts)
-    check_whole("held_out_windows", cfg.held_out_windows, least=1, most=10_000)
-    check_whole("decoding_prompts", cfg.decoding_prompts, least=0, most=10_000)
-    for key in ("prompts", "held_out"):
+    for key in texts:
         build(cfg[key].source)
     recipe = Recipe(**{str(key): cfg.training[key] for key in Recipe.__dataclass_fields__})
     return recipe, build(cfg.samples), build(cfg.training.trainable)
-
-
-def _text(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows | Pairs:
-    """Read or generate the training data."""
-    if target.model.text_start:
-        return _pairs(cfg, "prompts", target, recipe)
-    if cfg.data == "texts":
-        with status("reading prompts"):
-            stream = _stream(cfg, "prompts", target)
-        return Windows(stream, recipe.window, text="prompts.source")
-    stream = _sampled(cfg, "prompts", target, samples)
-    return Windows(stream, recipe.window, text="the target's own text (samples.count, samples.new_tokens)")
-
-
-def _pairs(cfg: DictConfig, key: str, target: Target, recipe: Recipe) -> Pairs:
-    """
-    Raises:
-        ValueError: `data` is "samples", or a text has no reference.
-    """
-    if cfg.data == "samples":
-        raise ValueError(
-            "data is 'samples'; allowed for a target with an encoder: texts, from a source with references"
-        )
-    with status(f"reading {key}"):
-        texts = read_pairs(build(cfg[key].source), text=f"{key}.source")
-        return Pairs(texts, target.tokenizer, start=target.model.text_start, longest=recipe.window)
-
-
-def _held_out(cfg: DictConfig, target: Target, samples: Samples, recipe: Recipe) -> Windows | Pairs:
-    """Read or generate just enough held-out data for evaluation.
-
-    It is always the target's own text, which is what a drafter meets in use, so that trainings on different data are
-    comparable. For a target with an encoder it is the references.
-    """
-    if target.model.text_start:
-        return _pairs(cfg, "held_out", target, recipe)
-    count = -(-cfg.held_out_windows * recipe.window // samples.new_tokens)
-    share = -(-count // len(samples.temperatures))  # a batch has one temperature
-    stream = _sampled(cfg, "held_out", target, replace(samples, count=count, batch=min(samples.batch, share)))
-    return Windows(stream, recipe.window, text="the target's own text from held_out.source (held_out_windows)")
-
-
-def _stream(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
-    source = build(cfg[key].source)
-    with options_under(f"{key}.source"):
-        return stream_of_texts(source, target)
-
-
-def _sampled(cfg: DictConfig, key: str, target: Target, samples: Samples) -> np.ndarray:
-    with status(f"reading {key}"):
-        begun = _begun(cfg, key, target, samples)
-    print(f"the target generates {samples.count} texts from {key}; cached ones are reused", flush=True)
-    return stream_of_samples(begun, target, samples, folder=Path(cfg.folder) / "samples")
-
-
-def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[list[int]]:
-    """Token ids of the prompts that the target continues."""
-    if samples.prompt_tokens is None:
-        node = OmegaConf.create({"prompts": cfg[key], "max_new_tokens": samples.new_tokens})
-        return [list(prompt.tokens) for prompt in build_prompts(node, target).prompts]
-    windows = Windows(
-        _stream(cfg, key, target), samples.prompt_tokens, text=f"{key}.source", length="samples.prompt_tokens"
-    )
-    return windows.drawn(samples.count, seed=cfg.seed, step=0).tolist()
 
 
 @command("train")

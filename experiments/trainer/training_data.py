@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,20 +150,24 @@ def _joined(documents: list[list[int]], target: Target) -> np.ndarray:
 class Windows:
     """Windows of equal length in a token stream."""
 
-    def __init__(self, stream: np.ndarray, size: int, *, text: str, length: str = "training.window"):
+    def __init__(self, stream: np.ndarray, size: int, *, text: str, length: str = "training.window", stride: int = 1):
         """
         Args:
             stream: [n] int64.
             size: tokens per window.
             text: origin of the stream and the config keys that lengthen it, for errors.
             length: config key of `size`, for errors.
+            stride: distance of the windows' possible beginnings; `size`: windows that do not overlap.
 
         Raises:
             ValueError: the stream is shorter than a window.
         """
         if len(stream) < size:
             raise ValueError(f"{text} gives {len(stream)} tokens; allowed: at least {length}, {size}")
-        self.stream, self.size = stream, size
+        self.stream, self.size, self._stride = stream, size, stride
+
+    def __len__(self) -> int:
+        return (len(self.stream) - self.size) // self._stride + 1
 
     @property
     def num_tokens(self) -> int:
@@ -177,9 +182,13 @@ class Windows:
         return torch.from_numpy(np.bincount(self.stream, minlength=vocabulary_size))
 
     def drawn(self, count: int, *, seed: int, step: int) -> Tensor:
-        """[count, size] int64: windows at random positions, determined by seed and step."""
+        """[count, size] int64: random windows, determined by seed and step."""
         random = np.random.default_rng((seed, step))
-        return self._at(random.integers(0, len(self.stream) - self.size + 1, count))
+        return self.at(random.integers(0, len(self), count))
+
+    def at(self, numbers: Sequence[int] | np.ndarray) -> Tensor:
+        """[count, size] int64: windows by their numbers."""
+        return self._at(np.asarray(numbers) * self._stride)
 
     def sample_evenly(self, count: int) -> Tensor:
         """[count, size] int64 (fewer for a short stream): windows at even distances over the stream."""

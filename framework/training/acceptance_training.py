@@ -17,7 +17,7 @@ from framework.core.validation import check_whole
 from framework.heads.acceptance_head import AcceptanceHead, save_head
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
-from framework.training.future_tokens import output_layer_input
+from framework.training.target_states import output_layer_input
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation

@@ -18,9 +18,9 @@ from framework.training.future_tokens import (
     check_ranges,
     check_window,
     labels_after,
-    output_layer_input,
     top_accuracies,
 )
+from framework.training.target_states import TargetStates
 from framework.training.trainable import texts_of
 
 
@@ -48,7 +48,7 @@ class DartTraining:
         check_ranges(target, discount=discount, ranks=ranks)
         self._layer = DartLayer(target, num_positions=num_positions).float()
         self.module: nn.Module = self._layer
-        self._target = target
+        self._target, self.states = target, TargetStates(target)
         self._weights = torch.tensor([discount**position for position in range(num_positions)], device=target.device)
         self._ranks, self._stride = ranks, stride
 
@@ -87,7 +87,7 @@ class DartTraining:
 
     def _logits(self, tokens: Tensor, places: slice) -> tuple[Tensor, Tensor]:
         """[B, n, D, V] float32 logits of the layer at some places, and [B, T, H] the target's states at all tokens."""
-        hidden = output_layer_input(self._target.model.model, tokens)
+        hidden, _ = self.states(tokens)
         pending = texts_of(tokens)[:, 1:-1]
         return self.module(hidden[:, :-2][:, places], pending[:, places]).float(), hidden
 

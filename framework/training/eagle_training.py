@@ -19,9 +19,9 @@ from framework.heads.eagle_layer import EagleOneLayer, EagleThreeLayer
 from framework.heads.published_eagle import save_eagle
 from framework.models.attention_masks import additive
 from framework.models.encoder_decoder import num_decoder_layers
-from framework.models.forward_output import LayerHooks
 from framework.models.target import Target
-from framework.training.future_tokens import WINDOWS_AT_ONCE, states_and_features
+from framework.training.future_tokens import WINDOWS_AT_ONCE
+from framework.training.target_states import TargetStates
 from framework.training.trainable import FILLER, texts_of
 
 EVALUATED_DEPTHS = 4
@@ -100,7 +100,8 @@ class EagleTraining:
                 norm_before_residual=norm_before_residual,
             )
             self._layer.lm_head.requires_grad_(train_output)
-        self._target, self._ends, self._hooks = target, TargetEnds(target), LayerHooks(target.model.model)
+        self._target, self._ends = target, TargetEnds(target)
+        self.states = TargetStates(target, self._layer.hidden_layers)
         self._layer.float().to(self._ends.like["device"])
         if kind == "eagle3":
             self._copy_output()
@@ -185,8 +186,7 @@ class EagleTraining:
 
     def _states(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """[B, T, H] input of the output layer, and [B, T, n * H] the hidden layers' states, float32."""
-        layers = self._layer.hidden_layers
-        hidden, features = states_and_features(self._hooks, self._target.model.model, tokens, layers)
+        hidden, features = self.states(tokens)
         return hidden.float(), None if features is None else features.float()
 
     def _predicted(self, hidden: Tensor, features: Tensor | None, tokens: Tensor, depths: int) -> Iterator[Tensor]:

@@ -1,19 +1,17 @@
-"""Shared code of trainings that predict several future tokens: labels, hidden states, checks, accuracies by rank.
+"""Shared code of trainings that predict several future tokens: labels, checks, accuracies by rank.
 
 B rows, T tokens, K future tokens that a position predicts, R ranks, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 from framework.core.option_error import OptionError
-from framework.models.forward_output import LayerHooks
 from framework.models.target import Target
-from framework.training.trainable import FILLER, model_inputs, texts_of
+from framework.training.trainable import FILLER, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
 NO_LABEL = -100  # default ignore_index of cross-entropy
@@ -88,29 +86,3 @@ def labels_after(tokens: Tensor, number: int) -> Tensor:
     text = texts_of(tokens)
     padded = functional.pad(text.masked_fill(text == FILLER, NO_LABEL), (0, number), value=NO_LABEL)
     return padded.unfold(1, number, 1)[:, 2:-1]
-
-
-@torch.no_grad()
-def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """[B, T, H] input of a model's output layer in an uncached pass over tokens [B, T] or [B, 2, T] int64."""
-    seen: list[Tensor] = []
-
-    def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        seen.append(inputs[0])
-        return (inputs[0][:, :1],)  # the logits are not needed, so score one position only
-
-    hook = model.get_output_embeddings().register_forward_pre_hook(look)
-    try:
-        model(**model_inputs(tokens), use_cache=False)
-    finally:
-        hook.remove()
-    return seen[0]
-
-
-def states_and_features(
-    hooks: LayerHooks, model: PreTrainedModel, tokens: Tensor, layers: Sequence[int]
-) -> tuple[Tensor, Tensor | None]:
-    """As `output_layer_input`, and [B, T, n * H] states of n layers by the indices of `LayerHooks`; None: no layers."""
-    with hooks.capturing(layers):
-        states = output_layer_input(model, tokens)
-    return states, hooks.take(layers) if layers else None

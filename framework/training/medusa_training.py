@@ -19,9 +19,9 @@ from framework.training.future_tokens import (
     check_ranges,
     check_window,
     labels_after,
-    output_layer_input,
     top_accuracies,
 )
+from framework.training.target_states import TargetStates
 
 
 class MedusaTraining:
@@ -50,7 +50,7 @@ class MedusaTraining:
             if path is None
             else _begun(path, target, num_heads=num_heads, output=output)
         )
-        self._target = target
+        self._target, self.states = target, TargetStates(target)
         self._num_heads = num_heads
         self._weights = torch.tensor([discount**head for head in range(1, num_heads + 1)], device=target.device)
         self._ranks = ranks
@@ -82,7 +82,7 @@ class MedusaTraining:
 
     def _logits(self, tokens: Tensor) -> Tensor:
         """[B, T - 2, K, V] float32 logits of the heads at every position but the last two."""
-        return self.module(output_layer_input(self._target.model.model, tokens)[:, :-2]).float()
+        return self.module(self.states(tokens)[0][:, :-2]).float()
 
 
 def _begun(path: str, target: Target, *, num_heads: int, output: str) -> MedusaHeads:

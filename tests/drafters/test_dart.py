@@ -18,7 +18,7 @@ from framework.drafting.parallel_draft import FORMS
 from framework.gamma_policies.fixed import Fixed
 from framework.heads.dart_layer import DartLayer, load_layer
 from framework.training.dart_training import DartTraining
-from framework.training.future_tokens import output_layer_input
+from framework.training.target_states import output_layer_input
 
 OPTIONS = {"num_positions": 3, "discount": 0.5, "ranks": 4, "stride": 1}
 

@@ -22,7 +22,7 @@ from framework.gamma_policies.fixed import Fixed
 from framework.heads.published_eagle import read_eagle
 from framework.metrics.stopwatch import Stopwatch
 from framework.training.eagle_training import EagleTraining
-from framework.training.future_tokens import output_layer_input
+from framework.training.target_states import output_layer_input
 
 OPTIONS = {
     "kind": "eagle", "hidden_layers": None, "draft_vocabulary": None, "train_output": False,

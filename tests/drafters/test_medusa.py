@@ -23,8 +23,8 @@ from framework.gamma_policies.fixed import Fixed
 from framework.heads.medusa_heads import OUTPUTS, MedusaHeads, load_heads, save_heads
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
-from framework.training.future_tokens import output_layer_input
 from framework.training.medusa_training import MedusaTraining
+from framework.training.target_states import output_layer_input
 from framework.verifiers.recursive_rejection import RecursiveRejection
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 

@@ -6,8 +6,9 @@ import torch
 from experiments.trainer.pairs import Pairs, read_pairs
 from framework.conformance.tiny_models import tiny_target
 from framework.prompts.prompt_source import Text
-from framework.training.future_tokens import NO_LABEL, labels_after, output_layer_input
+from framework.training.future_tokens import NO_LABEL, labels_after
 from framework.training.medusa_training import MedusaTraining
+from framework.training.target_states import output_layer_input
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
 TEXTS = [Text("a", "", "ab", reference="abcd"), Text("b", "", "abcdefg", reference="x"), Text("c", "", "b" * 40, "b")]

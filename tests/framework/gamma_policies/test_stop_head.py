@@ -17,7 +17,7 @@ from framework.gamma_policies.stop_head import StopHead
 from framework.heads.acceptance_head import AcceptanceHead, features_of, load_head
 from framework.models.pretrained import load_draft_model
 from framework.training.acceptance_training import AcceptanceTraining, ranked_right
-from framework.training.future_tokens import output_layer_input
+from framework.training.target_states import output_layer_input
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 

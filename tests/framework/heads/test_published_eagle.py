@@ -19,7 +19,7 @@ from framework.heads.published_eagle import export_eagle3, export_eagle3_to_spec
 from framework.heads.speculators_format import speculators_eagle3
 from framework.metrics.stopwatch import Stopwatch
 from framework.models.forward_output import LayerHooks
-from framework.training.future_tokens import states_and_features
+from framework.training.target_states import states_and_features
 from tests.support.published.eagle1 import random_eagle1, reference_states
 from tests.support.published.eagle3 import random_eagle3, reference_logits
 
