@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import (
     Rewindable,
+    follow,
     has_trees,
     is_refillable,
     models_of,
@@ -160,6 +161,10 @@ class Hierarchical:
         else:  # the models read the tokens of rounds without a draft when they draft again
             self.drafter.observe(sequences, outcome)
             self._cache.keep_accepted(sequences, outcome)
+
+    def follow(self, sequences: Sequences, outcome: Outcome) -> None:
+        follow(self.drafter, sequences, outcome)
+        self._cache.follow(outcome)
 
     def resume(self, sequences: Sequences, num_tokens: int) -> None:
         self._cache.resume(sequences, num_tokens)

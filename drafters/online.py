@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from framework.core.draft import Draft, Outcome
-from framework.core.drafter import ShouldContinue, has_trees, is_stepwise, models_of, proposal
+from framework.core.drafter import ShouldContinue, follow, has_trees, is_stepwise, models_of, proposal
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -130,6 +130,11 @@ class Online:
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self._drafter.observe(sequences, outcome)
+        if self._underway is not None:
+            self._underway.note(outcome)
+
+    def follow(self, sequences: Sequences, outcome: Outcome) -> None:
+        follow(self._drafter, sequences, outcome)
         if self._underway is not None:
             self._underway.note(outcome)
 

@@ -125,6 +125,9 @@ class Remote:
             # A copy: the outcome is lent, and the next request may be rounds away.
             self._last.copy_(torch.stack([outcome.stop, outcome.num_committed]))
 
+    def follow(self, sequences: Sequences, outcome: Outcome) -> None:
+        pass  # the next request has the new tokens
+
     @property
     def bytes_down(self) -> int:
         return self._transport.sent

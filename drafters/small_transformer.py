@@ -99,6 +99,9 @@ class SmallTransformer:
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         self._cache.keep_accepted(sequences, outcome)
 
+    def follow(self, sequences: Sequences, outcome: Outcome) -> None:
+        self._cache.follow(outcome)
+
     def resume(self, sequences: Sequences, num_tokens: int) -> None:
         self._cache.resume(sequences, num_tokens)
 

@@ -43,7 +43,7 @@ def drafter_node(name: str) -> DictConfig:
     for entry in node.pop("defaults", []):
         if isinstance(entry, DictConfig):
             ((group, choice),) = entry.items()
-            node[str(group).removeprefix("/drafter@")] = drafter_node(choice)
+            OmegaConf.update(node, str(group).removeprefix("/drafter@"), drafter_node(choice))
     return node
 
 

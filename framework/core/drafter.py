@@ -144,6 +144,19 @@ def resumes(drafter: Drafter) -> TypeGuard[Resuming]:
     return hasattr(drafter, "resume")
 
 
+class Following(Drafter, Protocol):
+    """Optional: a drafter that keeps parts of its drafts, and can take turns with drafters that draft other tokens."""
+
+    def follow(self, sequences: Sequences, outcome: Outcome) -> None:
+        """Update the state after the commit of another drafter's draft; called in place of `observe`."""
+        ...
+
+
+def follow(drafter: Drafter, sequences: Sequences, outcome: Outcome) -> None:
+    """Pass on the outcome of another drafter's draft; `observe` takes it unless the drafter is a Following one."""
+    (drafter.follow if hasattr(drafter, "follow") else drafter.observe)(sequences, outcome)
+
+
 class Rewindable(Drafter, Protocol):
     """Optional: a drafter that supports taking tokens back, so that it can draft for another drafter's model."""
 

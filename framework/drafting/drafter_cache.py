@@ -100,6 +100,10 @@ class DrafterCache:
         elif not torch.compiler.is_compiling():  # `resume` gets the number of tokens of compiled rounds
             self._backlog.add(1)
 
+    def follow(self, outcome: Outcome) -> None:
+        """Leave the tokens of a round that another drafter drafted to the next pass."""
+        self._backlog.add(outcome.draft.tree.deepest + 1)
+
     def resume(self, sequences: Sequences, num_tokens: int) -> None:
         """Read what more than a round has committed, num_tokens of it in compiled rounds without a draft (`Resuming`).
 

@@ -270,6 +270,12 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "exploration": st.sampled_from([0.2, 0.0, 1.0]),
         }
     ),
+    "exp3": st.fixed_dictionaries(
+        {
+            "gammas": st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=4, unique=True),
+            "seed": st.integers(0, 3),
+        }
+    ),
 }
 PolicyChoice = tuple[str, dict[str, Any]]
 

@@ -31,7 +31,12 @@ from tests.support.drafter_kinds import KINDS
 from tests.support.slow_cases import mostly_slow
 
 DRAWN = Sampling(temperature=1.0)
-REFUSED = ("online_medusa", "online_small_transformer", "remote")  # they learn, or run in another process
+REFUSED = (
+    "online_bandit",
+    "online_medusa",
+    "online_small_transformer",
+    "remote",
+)  # they learn, or run in another process
 REFILLED = [name for name in NAMES if name not in REFUSED]
 PROMPTS = [*RAGGED, [3, 4, 3, 4], [8], [21, 22] * 5, [5, 6, 7, 8, 5, 6]]
 SEEDS = list(range(len(PROMPTS)))

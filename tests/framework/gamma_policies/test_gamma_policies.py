@@ -20,6 +20,7 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.bandit import Bandit
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.entropy_bound import EntropyBound
+from framework.gamma_policies.exp3 import Exp3
 from framework.gamma_policies.expected_speedup import ExpectedSpeedup
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
@@ -290,18 +291,32 @@ def test_a_batch_is_rewarded_by_the_mean_of_the_rows_that_took_part() -> None:
     policy = bandit()
     policy.next_gamma()
     policy.observe(readout((1, 1), (1, 0), (4, 4, False)))
-    assert policy._tokens == {1: 1.5, 4: 0, 2: 0}
+    assert policy.algorithm.rewards == pytest.approx([1.5 / 1.1 / (5 / 1.4), 0, 0])  # of the fastest, gamma 4
     policy.observe(readout((1, 1, False)))
-    assert policy._played == {1: 1, 4: 0, 2: 0}
+    assert policy.algorithm.plays == [1, 0, 0]
 
 
 def test_a_draft_that_the_budget_cut_rewards_no_arm() -> None:
     policy = bandit()
     assert gammas(policy, readout((1, 1)), readout((2, 2), max_depth=2)) == [1, 4, 4]
-    assert policy._played == {1: 1, 4: 0, 2: 0}
+    assert policy.algorithm.plays == [1, 0, 0]
     assert gammas(policy, readout((1, 1)), readout((2, 2), max_depth=4)) == [1, 4, 2], (
         "a draft that is short without a budget cut earned its arm no reward"
     )
+
+
+def test_exp3_draws_its_arms_alike_in_every_generation_and_prefers_the_fastest() -> None:
+    policy, dice = Exp3(gammas=[1, 4, 2], c=0.1, seed=0), random.Random(0)
+    drawn = []
+    for _ in range(2):
+        policy.begin()
+        played = [policy.next_gamma()]
+        for _ in range(400):
+            policy.observe(readout((played[-1], sum(dice.random() < 0.95 for _ in range(played[-1])))))
+            played.append(policy.next_gamma())
+        assert played[200:].count(4) > played[200:].count(2) > played[200:].count(1) > 0
+        drawn.append(played[0])
+    assert drawn[0] == drawn[1]
 
 
 def test_a_bandit_without_costs_says_which_key_to_set() -> None:
@@ -348,6 +363,7 @@ WRONG = [
     (lambda: bandit(gammas=[2, 2]), r"^gammas is \[2, 2\]"),
     (lambda: bandit(gammas=[2, 0.5]), r"^gammas is 0\.5; allowed: a whole number from 0"),
     (lambda: bandit(exploration=-1), r"^exploration is -1"),
+    (lambda: Exp3(gammas=[1], c=0, seed=-1), r"^seed is -1; allowed: a whole number"),
     (lambda: bandit(c="measured"), r"^c is 'measured'"),
     (lambda: best(max_gamma=0), r"^max_gamma is 0"),
     (lambda: best(c=-0.1), r"^c is -0\.1; allowed: a number >= 0, or null"),

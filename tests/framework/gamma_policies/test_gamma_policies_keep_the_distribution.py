@@ -49,6 +49,7 @@ LIVELY = {
     "entropy_bound": {"max_gamma": 4, "threshold": 0.57},
     "stop_head": {"max_gamma": 4, "threshold": 0.4},
     "bandit": {"gammas": [1, 3, 0, 4]},
+    "exp3": {"gammas": [1, 3, 0, 4]},
     "auto": {"candidates": [0, 1, 2, 4], "prior_weight": 1, "forgetting": 0.5},
 }
 
