@@ -70,6 +70,7 @@ def test_where_nothing_was_lost_nothing_is_recovered():
     assert found.recovered is None and table([found])[1][6] == "–"
 
 
+@pytest.mark.slow
 def test_the_study_ends_with_its_table_and_picture(tmp_path, monkeypatch, capfd):
     """Tiny models and short texts in the place of its own; frozen and learning, with one seed."""
     for seed, name in enumerate(("target", "drafter"), start=1):

@@ -168,7 +168,7 @@ def test_what_was_not_measured_is_a_dash(make):
     assert make is table_1 or any("–" in row for row in cells[1:])
 
 
-@pytest.mark.parametrize("shows", [*TABLES, "figures"])
+@pytest.mark.parametrize("shows", ["table_2", "figures"])
 def test_what_a_sweep_leaves(shows, tmp_path, capsys):
     for number, each in enumerate(SWEEP):
         folder = tmp_path / str(number)
@@ -217,7 +217,7 @@ def test_an_unknown_table_is_refused():
         BesideThePaper(shows=["table_6"])
 
 
-@pytest.mark.parametrize(("task", "drafter"), [*itertools.product((*TASKS, "unconditional"), KINDS)])
+@pytest.mark.parametrize(("task", "drafter"), [*zip(itertools.cycle((*TASKS, "unconditional")), KINDS)])
 def test_a_task_with_a_drafter_is_what_its_key_says(task, drafter):
     with initialize(version_base="1.3", config_path="../../../conf"):
         cfg = compose("measure", overrides=[f"+paper_task={task}", f"+paper_drafter={drafter}"])

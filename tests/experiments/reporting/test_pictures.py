@@ -52,7 +52,15 @@ def texts_of(figure: Figure) -> list[tuple[str, Bbox]]:
     ]
 
 
-@pytest.mark.parametrize("records", [usual, sweep_records, full_records, lambda: test_gamma_picture.RECORDS])
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(usual, id="usual", marks=pytest.mark.slow),
+        pytest.param(sweep_records, id="sweep"),
+        pytest.param(full_records, id="full"),
+        pytest.param(lambda: test_gamma_picture.RECORDS, id="gamma", marks=pytest.mark.slow),
+    ],
+)
 def test_no_text_stands_on_another_or_beyond_the_edge(records: Callable[[], list[Record]]) -> None:
     for name, figure in figures_of(records()).items():
         texts = texts_of(figure)

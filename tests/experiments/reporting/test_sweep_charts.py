@@ -153,6 +153,7 @@ def test_labels_of_an_axis_have_room() -> None:
     assert min(after - before for before, after in itertools.pairwise(places)) > 5
 
 
+@pytest.mark.slow
 def test_a_picture_has_the_name_of_its_setting(tmp_path) -> None:
     assert tmp_path / "over_batch_size.png" in draw_pictures(BATCHES, tmp_path)
     assert not any(path.name.startswith("over_") for path in draw_pictures(BATCHES[-2:], tmp_path / "few"))

@@ -21,7 +21,7 @@ from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
-FAST = ("eagle3", "layer_skip", "prompt_lookup")  # drafts from the target's states, from its cache, on the host
+FAST = ("eagle3", "prompt_lookup")  # drafts from the target's states and on the host
 COMPILED = [name for name in NAMES if not name.startswith("online_")]  # learning drafters are refused
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
@@ -175,7 +175,7 @@ def test_few_compiled_graphs_serve_changing_gammas_and_any_number_of_rounds_with
         pytest.param("medusa", DRAWN, id="medusa-drawn"),
         pytest.param("medusa", GREEDY, id="medusa-greedy", marks=pytest.mark.slow),
         pytest.param("transformer_tree", DRAWN, id="transformer_tree-drawn", marks=pytest.mark.slow),
-        pytest.param("transformer_tree", GREEDY, id="transformer_tree-greedy"),
+        pytest.param("transformer_tree", GREEDY, id="transformer_tree-greedy", marks=pytest.mark.slow),
     ],
 )
 def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
@@ -191,7 +191,7 @@ def test_a_policy_that_ends_chains_leaves_trees_whole(name, sampling):
     ("name", "policy"),
     [
         ("small_transformer", Fixed(gamma=2)),
-        ("small_transformer", Alternating()),
+        pytest.param("small_transformer", Alternating(), marks=pytest.mark.slow),
         pytest.param("eagle3", Alternating(), marks=pytest.mark.slow),
         pytest.param("eagle_tree", Alternating(), marks=pytest.mark.slow),
         pytest.param("transformer_tree", Alternating(), marks=pytest.mark.slow),
@@ -208,7 +208,7 @@ def test_a_drafter_keeps_its_acceptance(name, policy):
     assert tallies[0].accepted.tolist() == tallies[1].accepted.tolist() and tallies[0].accepted.sum() > 0
 
 
-@pytest.mark.parametrize("name", ["small_transformer", "medusa"])
+@pytest.mark.parametrize("name", ["small_transformer", pytest.param("medusa", marks=pytest.mark.slow)])
 def test_temperatures_and_thresholds_share_their_compiled_graph(name, monkeypatch):
     """Temperatures and thresholds are tensor inputs, so that on-disk graphs serve all values."""
     graphs = []
@@ -225,7 +225,7 @@ def test_temperatures_and_thresholds_share_their_compiled_graph(name, monkeypatc
     "prompts",
     [pytest.param([RAGGED[0]], id="one", marks=pytest.mark.slow), pytest.param(RAGGED, id="ragged")],
 )
-@pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup"])
+@pytest.mark.parametrize("name", ["small_transformer", pytest.param("medusa", marks=pytest.mark.slow), "prompt_lookup"])
 def test_one_compiled_graph_serves_rows_of_every_length(name, prompts, monkeypatch):
     """Row lengths are inputs: as constants they would cost a compiled graph per round."""
     graphs = []
