@@ -1,23 +1,20 @@
 """EAGLE and EAGLE-3 drafter: a layer that reads the target's states, then its own predicted ones (Li et al., 2024)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.draft import Draft
 from framework.core.drafter import ShouldContinue
-from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.drafting.chain_builder import ChainBuilder
-from framework.heads.eagle_states import EagleStates
+from framework.heads.eagle_states import DrafterOnStates
 from framework.heads.published_eagle import read_eagle
 from framework.models.target import Target
 
 
-class Eagle:
+class Eagle(DrafterOnStates):
     """Draws a chain: an output layer scores each predicted state, and the drawn token feeds the next one."""
 
-    scheme = SamplingScheme.IID
-    shape = Shape.CHAIN
     stepwise = True
 
     def __init__(self, target: Target, *, path: str, layer_numbers: str | None):
@@ -32,23 +29,7 @@ class Eagle:
             ValueError: a layer trained for another target.
         """
         self._layer = read_eagle(path, target, layer_numbers=layer_numbers)
-        self._states, self.hidden_layers = EagleStates(self._layer), self._layer.hidden_layers
-
-    @property
-    def models(self) -> list[nn.Module]:
-        return [self._layer]
-
-    def num_uniforms(self, gamma: int) -> int:
-        return gamma
-
-    @torch.no_grad()
-    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._sampling = sampling
-        self._states.begin(sequences, prefill, room=0)
-
-    @torch.no_grad()
-    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
-        self._states.begin_rows(rows, sequences, prefill)
+        super().__init__(self._layer)
 
     @torch.no_grad()
     def propose(
@@ -66,10 +47,3 @@ class Eagle:
         while chain.add(self._layer.scored(states), support):
             states = self._states.read_chain(sequences, states, chain.last, depth=chain.num_nodes)
         return chain.draft()
-
-    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self._states.observe(sequences, outcome)
-
-    @torch.no_grad()
-    def resume(self, sequences: Sequences, num_tokens: int) -> None:
-        self._states.resume(sequences, num_tokens)

@@ -1,19 +1,18 @@
 """EAGLE-2 drafter: EAGLE's layer grows a draft tree whose shape changes every round (Li et al., 2024)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
-from framework.core.sampling import Sampling
+from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
 from framework.core.validation import check_whole
 from framework.drafting.tree_builder import TreeBuilder
-from framework.heads.eagle_states import EagleStates
+from framework.heads.eagle_states import DrafterOnStates
 from framework.heads.published_eagle import read_eagle
 from framework.models.target import Target
 
 
-class EagleTree:
+class EagleTree(DrafterOnStates):
     """Drafts the most probable nodes under EAGLE's layer, with one pass of the layer per level; nothing is sampled."""
 
     scheme = SamplingScheme.ONE_HOT
@@ -37,28 +36,16 @@ class EagleTree:
         for key, value in (("depth", depth), ("children", children), ("nodes", nodes)):
             check_whole(key, value, least=1)
         self._layer = read_eagle(path, target, layer_numbers=layer_numbers)
-        self._states, self.hidden_layers = EagleStates(self._layer), self._layer.hidden_layers
         support = self._layer.support
         self.depth, self._children = depth, min(children, target.vocabulary_size if support is None else len(support))
         self._nodes = min(nodes, self._children + (depth - 1) * self._children**2)
-
-    @property
-    def models(self) -> list[nn.Module]:
-        return [self._layer]
+        super().__init__(self._layer, room=(depth - 1) * self._children)
 
     def num_uniforms(self, gamma: int) -> int:
         return 0
 
     def num_nodes(self, gamma: int) -> int:
         return self._nodes
-
-    @torch.no_grad()
-    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._states.begin(sequences, prefill, room=(self.depth - 1) * self._children)
-
-    @torch.no_grad()
-    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
-        self._states.begin_rows(rows, sequences, prefill)
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -72,10 +59,3 @@ class EagleTree:
             states = self._states.read_level(sequences, states, tokens, tree.sees, depth=tree.depth)
             tree.add(self._layer.scored(states), self._children, support)
         return tree.draft(self._nodes, deepest=gamma)
-
-    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self._states.observe(sequences, outcome)
-
-    @torch.no_grad()
-    def resume(self, sequences: Sequences, num_tokens: int) -> None:
-        self._states.resume(sequences, num_tokens)

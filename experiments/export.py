@@ -21,7 +21,11 @@ from experiments.config.option_checks import check_kind, check_options
 from framework.core.option_error import OptionError, options_under
 from framework.heads.medusa_export import original_medusa, vllm_medusa
 from framework.heads.published_dflash import export_dflash_to_speculators
-from framework.heads.published_eagle import export_eagle3, export_eagle3_to_speculators
+from framework.heads.published_eagle import (
+    export_eagle3,
+    export_eagle3_to_speculators,
+    export_peagle_to_speculators,
+)
 from framework.heads.published_files import Export
 
 Writer = Callable[..., Export]
@@ -35,7 +39,11 @@ FORMATS: dict[str, dict[str, Writer]] = {
     "medusa": {"medusa": original_medusa},
     "medusa_vllm": {"medusa": vllm_medusa},
     "eagle3": {"eagle3": export_eagle3},
-    "speculators": {"eagle3": export_eagle3_to_speculators, "dflash": export_dflash_to_speculators},
+    "speculators": {
+        "eagle3": export_eagle3_to_speculators,
+        "peagle": export_peagle_to_speculators,
+        "dflash": export_dflash_to_speculators,
+    },
 }
 READ_WITH = ("layer_numbers",)  # options that say, beside path, how a drafter's files are read
 

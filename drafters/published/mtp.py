@@ -1,26 +1,23 @@
 """MTP drafter: the layer for multi-token prediction that a target is published with (DeepSeek-AI, 2024)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
+from framework.core.draft import Draft
 from framework.core.drafter import ShouldContinue
-from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.drafting.chain_builder import ChainBuilder
-from framework.heads.eagle_states import EagleStates
+from framework.heads.eagle_states import DrafterOnStates
 from framework.heads.mtp_layer import read_mtp
 from framework.models.target import Target
 
 
-class Mtp:
+class Mtp(DrafterOnStates):
     """Draws a chain with one layer: it reads each drawn token with the state predicted before it.
 
     The layer is trained to predict one token after the next; deeper nodes use it again, as serving engines do.
     """
 
-    scheme = SamplingScheme.IID
-    shape = Shape.CHAIN
     stepwise = True
 
     def __init__(self, target: Target, *, path: str | None, chained: str):
@@ -35,23 +32,7 @@ class Mtp:
             ValueError: no such layer, several of them, or one of another target.
         """
         self._layer = read_mtp(path, target, chained=chained)
-        self._states = EagleStates(self._layer)
-
-    @property
-    def models(self) -> list[nn.Module]:
-        return [self._layer]
-
-    def num_uniforms(self, gamma: int) -> int:
-        return gamma
-
-    @torch.no_grad()
-    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._sampling = sampling
-        self._states.begin(sequences, prefill, room=0)
-
-    @torch.no_grad()
-    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
-        self._states.begin_rows(rows, sequences, prefill)
+        super().__init__(self._layer)
 
     @torch.no_grad()
     def propose(
@@ -68,10 +49,3 @@ class Mtp:
         while chain.add(self._layer.scored(states)):
             states = self._states.read_chain(sequences, states, chain.last, depth=chain.num_nodes)
         return chain.draft()
-
-    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self._states.observe(sequences, outcome)
-
-    @torch.no_grad()
-    def resume(self, sequences: Sequences, num_tokens: int) -> None:
-        self._states.resume(sequences, num_tokens)

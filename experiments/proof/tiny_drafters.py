@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save_file
+from torch import nn
 from transformers import Qwen3Config
 
 from experiments.config.builders import DrafterFactory, build
@@ -95,12 +96,21 @@ def save_tiny_eagle(folder: Path, target: Target) -> Path:
     return folder
 
 
-def save_tiny_eagle3(folder: Path, target: Target) -> Path:
-    """Write a random EAGLE-3 layer that drafts every other token of the vocabulary."""
+def save_tiny_peagle(folder: Path, target: Target) -> Path:
+    """Write a random P-EAGLE layer."""
+    return save_tiny_eagle3(folder, target, mask_token=1)
+
+
+def save_tiny_eagle3(folder: Path, target: Target, *, mask_token: int | None = None) -> Path:
+    """Write a random EAGLE-3 layer that drafts every other token of the vocabulary; with a mask token, a P-EAGLE."""
     layers, kept = (0, 1, num_decoder_layers(target.model.model)), torch.arange(0, target.vocabulary_size, 2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layer = EagleThreeLayer(target, layer_config(target), hidden_layers=layers, draft_vocabulary=len(kept))
+        layer = EagleThreeLayer(
+            target, layer_config(target), hidden_layers=layers, draft_vocabulary=len(kept), mask_token=mask_token
+        )
+        if layer.mask_hidden is not None:
+            nn.init.normal_(layer.mask_hidden)
     layer.draft_from(kept)
     save_eagle(folder, layer, target=target)
     return folder
@@ -141,7 +151,12 @@ SEEDS = {"drafter": 7, "drafter_small": 13, "drafter_large": 14}
 # Embedded models trained for a target, each with the function that writes a random one.
 FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle3": save_tiny_eagle3}
 # Drafters that are published and not embedded, by the ends of their classes' paths.
-PUBLISHED = {"dflash.Dflash": save_tiny_dflash, "eagle.Eagle": save_tiny_eagle, "mtp.Mtp": save_tiny_mtp}
+PUBLISHED = {
+    "dflash.Dflash": save_tiny_dflash,
+    "eagle.Eagle": save_tiny_eagle,
+    "mtp.Mtp": save_tiny_mtp,
+    "peagle.Peagle": save_tiny_peagle,
+}
 
 
 def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:

@@ -169,12 +169,14 @@ class EagleThreeLayer(EagleLayer):
     """EAGLE-3 (Li et al., 2025, 2503.01840): reads several of the target's hidden layers, and has an output layer.
 
     g = fc(a), with a the hidden layers' states; u = [RMS(e(x)); RMS(g)], s = g + Attn(u), y = s + MLP(RMS(s)), and the
-    logits are W RMS(y). A predicted y takes the place of g.
+    logits are W RMS(y). A predicted y takes the place of g. In P-EAGLE (Hui et al., 2026, 2602.01469), all drafted
+    tokens are predicted at once: x is a mask token from the second one on, and a the learned mask_hidden.
 
     Attributes:
         d2t: [Vd] int64: draft token i is token i + d2t[i]; None: both vocabularies are the same.
         t2d: [V] bool: the tokens of the draft vocabulary.
         flags: the four options of norms, by their names.
+        mask_token: of P-EAGLE; None: the layer reads its own predictions.
     """
 
     d2t: Tensor | None
@@ -193,6 +195,7 @@ class EagleThreeLayer(EagleLayer):
         norm_before_fc: bool = False,
         fc_norm: bool = False,
         norm_output: bool = False,
+        mask_token: int | None = None,
     ):
         """
         Args:
@@ -205,6 +208,7 @@ class EagleThreeLayer(EagleLayer):
             norm_before_fc: whether all n states together are normed before fc.
             fc_norm: whether each of them is.
             norm_output: whether RMS(y) takes the place of y as the next state.
+            mask_token: id of the mask token of P-EAGLE.
         """
         super().__init__(target, config, own_embeddings=own_embeddings, hidden_layers=hidden_layers)
         hidden, num_states, width = config.hidden_size, len(hidden_layers), self.ends.hidden_size
@@ -227,6 +231,8 @@ class EagleThreeLayer(EagleLayer):
             "fc_norm": fc_norm,
             "norm_output": norm_output,
         }
+        self.mask_token = mask_token
+        self.mask_hidden = None if mask_token is None else nn.Parameter(torch.zeros(1, 1, num_states * width))
         self._width = target.vocabulary_size
 
     def draft_from(self, tokens: Tensor) -> None:
@@ -248,6 +254,11 @@ class EagleThreeLayer(EagleLayer):
             each = zip(self.fc_norm, features.chunk(len(self.fc_norm), -1), strict=True)
             features = torch.cat([norm(part) for norm, part in each], -1)
         return self.fc(features).to(device)
+
+    def masked_pair(self) -> tuple[int, Tensor]:
+        """Token and state [1, 1, H] that P-EAGLE reads in the place of drafted ones."""
+        assert self.mask_token is not None and self.mask_hidden is not None, "built without mask_token"
+        return self.mask_token, self.known(self.mask_hidden, self.mask_hidden)
 
     def forward(self, states: Tensor, tokens: Tensor, positions: Tensor, *, pairs: Any, mask: Tensor) -> Tensor:
         device, states, block = states.device, states.to(self.fc.weight), self.midlayer

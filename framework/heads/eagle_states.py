@@ -5,11 +5,12 @@ pair before drafting ends with pending. Drafted pairs lie in the slots after it 
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from framework.core.backlog import Backlog
-from framework.core.draft import Outcome
+from framework.core.draft import Outcome, SamplingScheme, Shape
 from framework.core.fixed_buffer import FixedBuffer
+from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.heads.eagle_layer import EagleLayer
 from framework.heads.mtp_layer import MtpLayer
@@ -66,15 +67,41 @@ class EagleStates:
 
         A repeated call before the next commit returns the same.
         """
+        known, tokens, slots, last = self._new_pairs(sequences, depth, further=0)
+        rows = torch.arange(len(slots), device=slots.device)
+        return self._read(known, tokens, slots, sequences.longest - 1)[rows, last - slots[:, 0]]
+
+    def catch_up_with_masks(self, sequences: Sequences, depth: int, *, token: int, state: Tensor) -> Tensor:
+        """As `catch_up`, and read depth - 1 masks after pending in the same pass.
+
+        Args:
+            sequences: committed tokens.
+            depth: number of states to predict.
+            token: token of a mask.
+            state: [1, 1, H] state of a mask.
+
+        Returns:
+            [B, depth, H] states predicted at pending and at the masks.
+        """
+        known, tokens, slots, last = self._new_pairs(sequences, depth, further=depth - 1)
+        is_mask = slots > last.unsqueeze(1)
+        known = torch.where(is_mask.unsqueeze(2).to(known.device), state.to(known), known)
+        states = self._read(known, tokens.masked_fill(is_mask, token), slots, sequences.longest - 2 + depth)
+        places = (last - slots[:, 0]).unsqueeze(1) + self._slots.ids[:depth]
+        rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
+        return states[rows, places.clamp(max=slots.shape[1] - 1)]
+
+    def _new_pairs(self, sequences: Sequences, depth: int, *, further: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """States [B, M, H], tokens [B, M] and slots [B, M] of the new pairs and further slots, and their last [B]."""
         num_pairs = self._backlog.size_of_pass(depth + 1)
         self._backlog.most = 0
         last = sequences.lengths - 2
         start = (last + 1 - num_pairs).clamp(min=0)
-        slots = start.unsqueeze(1) + self._slots.ids[:num_pairs]
+        slots = start.unsqueeze(1) + self._slots.ids[: num_pairs + further]
+        slots = slots.clamp(max=self._slots.capacity - 1)
         tokens = sequences.tokens.gather(1, (slots + 1).clamp(max=sequences.tokens.shape[1] - 1))
-        rows = torch.arange(len(slots), device=slots.device)
-        known = self._states[rows.unsqueeze(1), slots]
-        return self._read(known, tokens, slots, sequences.longest - 1)[rows, last - start]
+        rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
+        return self._states[rows, slots], tokens, slots, last
 
     def read_chain(self, sequences: Sequences, states: Tensor, tokens: Tensor, *, depth: int) -> Tensor:
         """[B, H] states predicted at drafted tokens [B] int64 of this depth, from predicted states [B, H]."""
@@ -131,3 +158,41 @@ class EagleStates:
         """[B, M, H] states that the layer pairs with tokens, for all tokens of a pass of the target."""
         assert outcome.states is not None, "the layer needs Outcome.states"
         return self.layer.known(outcome.states, outcome.features)
+
+
+class DrafterOnStates:
+    """All methods of a drafter on EagleStates except `propose`; one that draws a chain, if they stay as they are."""
+
+    scheme = SamplingScheme.IID
+    shape = Shape.CHAIN
+
+    def __init__(self, layer: EagleLayer | MtpLayer, *, room: int = 0):
+        """
+        Args:
+            layer: drafts.
+            room: as for `EagleStates.begin`.
+        """
+        self._states, self._room, self.hidden_layers = EagleStates(layer), room, layer.hidden_layers
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return [self._states.layer]
+
+    def num_uniforms(self, gamma: int) -> int:
+        return gamma
+
+    @torch.no_grad()
+    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._states.begin(sequences, prefill, room=self._room)
+
+    @torch.no_grad()
+    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
+        self._states.begin_rows(rows, sequences, prefill)
+
+    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
+        self._states.observe(sequences, outcome)
+
+    @torch.no_grad()
+    def resume(self, sequences: Sequences, num_tokens: int) -> None:
+        self._states.resume(sequences, num_tokens)

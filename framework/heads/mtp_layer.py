@@ -66,6 +66,8 @@ class MtpLayer(nn.Module):
     The first state is the input of the target's output layer; a predicted one is fed back after its norm, or before it.
     """
 
+    hidden_layers: tuple[int, ...] = ()  # as of `EagleLayer`
+
     def __init__(
         self,
         ends: TargetEnds,

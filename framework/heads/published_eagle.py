@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
 from framework.core.option_error import OptionError, OtherTargetError
+from framework.heads.draft_layer import TargetEnds
 from framework.heads.eagle_layer import Config, EagleOneLayer, EagleThreeLayer
 from framework.heads.published_files import Export, PublishedFiles, fill, open_published
 from framework.heads.speculators_format import OF_LAYERS, entries_of, speculators_eagle3
@@ -28,6 +29,7 @@ LAYER_NUMBERS = ("hidden_states", "outputs")
 LAYERS = "eagle_aux_hidden_state_layer_ids"
 SPECULATIVE_TOKENS = 5  # per draft in vLLM
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+MASK_TOKENS = ("mask_token_id", "pard_token", "ptd_token_id")  # in speculators' config, and in those that vLLM reads
 OF_THE_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")  # in some files, and not needed to draft
 TRAINED = "a published EAGLE drafter made for this target, or a folder that `train drafter=eagle3` wrote"
 
@@ -45,6 +47,22 @@ def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -
         OSError: the files cannot be read.
         ValueError: another kind of drafter, one for another target, or one with a feature that is not implemented.
     """
+    layer = _read(path, target, layer_numbers)
+    if isinstance(layer, EagleThreeLayer) and layer.mask_token is not None:
+        raise OptionError("path", path, TRAINED, "whose mask_hidden makes it a P-EAGLE, which drafter=peagle reads")
+    return layer
+
+
+def read_peagle(path: str, target: Target, *, layer_numbers: str | None = None) -> EagleThreeLayer:
+    """Read a P-EAGLE layer; arguments and errors as for `read_eagle`."""
+    layer = _read(path, target, layer_numbers)
+    if not isinstance(layer, EagleThreeLayer) or layer.mask_token is None:
+        problem = "without mask_hidden: another kind of EAGLE, which drafter=eagle3 reads"
+        raise OptionError("path", path, "a P-EAGLE drafter made for this target", problem)
+    return layer
+
+
+def _read(path: str, target: Target, layer_numbers: str | None) -> EagleOneLayer | EagleThreeLayer:
     if layer_numbers not in (None, *LAYER_NUMBERS):
         raise OptionError("layer_numbers", layer_numbers, f"{', '.join(LAYER_NUMBERS)}, or null")
     _refuse_earlier(path)
@@ -52,8 +70,6 @@ def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -
     _check_fingerprint(files, target)
     tensors = {name: tensor for name, tensor in files.tensors().items() if name not in OF_THE_TARGET}
     is_three = any(name.endswith("hidden_norm.weight") for name in tensors)
-    if "mask_hidden" in tensors:
-        raise _refusal(files, "whose mask_hidden makes it a P-EAGLE")
     config = _config(files, tensors)
     layer = _three(files, tensors, config, target, layer_numbers) if is_three else _one(files, tensors, config, target)
     layer.name_or_path = path  # type: ignore[assignment]  # as for models of transformers
@@ -98,7 +114,22 @@ def export_eagle3_to_speculators(path: str, target: Target, *, name: str, layer_
 
     Args, errors: as for `export_eagle3`, without a limit on norms.
     """
-    layer = _read_three(path, target, layer_numbers)
+    return _to_speculators(_read_three(path, target, layer_numbers), target, name)
+
+
+def export_peagle_to_speculators(path: str, target: Target, *, name: str, layer_numbers: str | None) -> Export:
+    """As `export_eagle3_to_speculators`, for a P-EAGLE layer."""
+    return _to_speculators(read_peagle(path, target, layer_numbers=layer_numbers), target, name)
+
+
+def _read_three(path: str, target: Target, layer_numbers: str | None) -> EagleThreeLayer:
+    layer = read_eagle(path, target, layer_numbers=layer_numbers)
+    if not isinstance(layer, EagleThreeLayer):
+        raise OptionError("path", path, "an EAGLE-3 layer", "an EAGLE-1 layer")
+    return layer
+
+
+def _to_speculators(layer: EagleThreeLayer, target: Target, name: str) -> Export:
     return speculators_eagle3(
         _config_of(layer),
         _tensors_of(layer),
@@ -109,13 +140,6 @@ def export_eagle3_to_speculators(path: str, target: Target, *, name: str, layer_
     )
 
 
-def _read_three(path: str, target: Target, layer_numbers: str | None) -> EagleThreeLayer:
-    layer = read_eagle(path, target, layer_numbers=layer_numbers)
-    if not isinstance(layer, EagleThreeLayer):
-        raise OptionError("path", path, "an EAGLE-3 layer", "an EAGLE-1 layer")
-    return layer
-
-
 def _config_of(layer: EagleOneLayer | EagleThreeLayer) -> dict[str, Any]:
     """The config in the original project's layout."""
     config: dict[str, Any] = entries_of(layer.config) | {"bias": layer.fc.bias is not None}
@@ -123,6 +147,7 @@ def _config_of(layer: EagleOneLayer | EagleThreeLayer) -> dict[str, Any]:
         config["draft_vocab_size"] = layer.lm_head.out_features
         config[LAYERS] = list(layer.hidden_layers)
         config |= {flag: value for flag, value in layer.flags.items() if value}
+        config |= {} if layer.mask_token is None else {"mask_token_id": layer.mask_token}
     return config
 
 
@@ -162,6 +187,8 @@ def _three(
         raise _refusal(
             files, f"made for a vocabulary of {config.vocab_size} instead of {target.vocabulary_size} tokens"
         )
+    if "mask_hidden" in tensors:
+        tensors["mask_hidden"] = tensors["mask_hidden"].reshape(1, 1, -1)
     layer = EagleThreeLayer(
         target,
         config,
@@ -169,9 +196,19 @@ def _three(
         draft_vocabulary=len(tensors["d2t"]) if "d2t" in tensors else None,
         biases=_biases(tensors),
         own_embeddings="embed_tokens.weight" in tensors,
+        mask_token=_mask_token(files, tensors, target) if "mask_hidden" in tensors else None,
         **{flag: bool(files.config.get(flag)) for flag in FLAGS},
     )
     return _filled(layer, tensors, files)
+
+
+def _mask_token(files: PublishedFiles, tensors: Mapping[str, Tensor], target: Target) -> int:
+    token = next((files.config[key] for key in MASK_TOKENS if files.config.get(key) is not None), None)
+    own = tensors.get("embed_tokens.weight")
+    known = TargetEnds(target).num_known if own is None else len(own)
+    if not isinstance(token, int) or not 0 <= token < known:
+        raise _refusal(files, f"whose mask token {token} has no embedding among {known}")
+    return token
 
 
 def _filled(layer: Any, tensors: dict[str, Tensor], files: PublishedFiles) -> Any:

@@ -133,7 +133,7 @@ def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     needed = []
     if drafter in ("ngram", "corpus_unigram"):
         needed = [f"drafter.corpus.folder={tiny_folder}"]
-    elif drafter in ("dflash", "eagle", "mtp"):
+    elif drafter in ("dflash", "eagle", "mtp", "peagle"):
         needed = [f"drafter.path={tiny_folder}/{drafter}"]
     with tempfile.TemporaryDirectory() as folder:
         code, shown = measured([*usual, *wild[:1], *needed, *wild[1:]], Path(folder))
