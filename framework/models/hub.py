@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from queue import Empty, SimpleQueue
@@ -59,7 +59,7 @@ def locate(
         holding: file names, at least one of which the folder or repository must contain.
 
     Raises:
-        FileNotFoundError: the folder does not exist, or contains none of these files.
+        FileNotFoundError: the folder does not exist in an existing one, or contains none of these files.
         ConnectionError: the hub name is not on this machine, and the hub cannot be reached.
     """
     folder = Path(path).expanduser()
@@ -68,13 +68,15 @@ def locate(
         return Place(option, str(folder), is_local=True, allowed=allowed)
     if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise MissingFileError(option, path, allowed, f"without {' or '.join(holding)}")
-    reason = why_unreachable()
-    place = Place(option, path, is_local=reason is not None, allowed=allowed)
+    place = Place(option, path, is_local=True, allowed=allowed)
     with place.loading():
         was_downloaded = any(isinstance(try_to_load_from_cache(path, name), str) for name in holding)
-    if place.is_local and not was_downloaded:
+    if "/" in path and folder.parent.is_dir() and not was_downloaded:
+        raise MissingFileError(option, path, allowed, f"no such folder in {folder.parent}, and not downloaded")
+    reason = why_unreachable()
+    if reason is not None and not was_downloaded:
         raise UnreachableError(option, path, f"a {kind} folder", f"no such folder, not downloaded yet, and {reason}")
-    return place
+    return replace(place, is_local=reason is not None)
 
 
 def why_unreachable() -> str | None:

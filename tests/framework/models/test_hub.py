@@ -45,3 +45,22 @@ def test_offline_mode_asks_nobody(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub, "get_session", lambda: pytest.fail("asks the hub"))
     assert hub.why_unreachable() == "HF_HUB_OFFLINE is set"
+
+
+def test_a_missing_folder_in_an_existing_one_is_no_hub_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs").mkdir()
+    monkeypatch.setattr(hub, "why_unreachable", lambda: pytest.fail("asks the hub"))
+    with pytest.raises(
+        FileNotFoundError, match=r"^path is 'outputs/x', no such folder in outputs, and not downloaded;"
+    ):
+        hub.locate("outputs/x")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_downloaded_repository_is_found_beside_a_folder_of_its_owners_name(monkeypatch, tmp_path, answers):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda path, name: "file")
+    monkeypatch.setattr(hub, "why_unreachable", lambda: None if answers else "no network")
+    assert hub.locate("owner/model").is_local is not answers
