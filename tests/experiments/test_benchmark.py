@@ -51,7 +51,7 @@ def settings(*overrides: str):
 @pytest.fixture(scope="module")
 def rows():
     torch._dynamo.reset()
-    target, sampling = tiny_target(), Sampling(temperature=0)
+    target, sampling = tiny_target(num_hidden_layers=1), Sampling(temperature=0)
     drafters = {name: tiny_factory(name, 50)(target=target) for name in ("small_transformer", "prompt_lookup")}
     prompts = [Prompt(str(row), "code", tuple(tokens)) for row, tokens in enumerate(PROMPTS)]
     plan = Plan(
