@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.builders import build, build_target, build_with_target, check_basics, yamls
 from experiments.config.cli_errors import is_point_of_sweep, one_line_errors, status
 from experiments.config.command import command
+from experiments.measurement.ranks import Ranks, joined
 from experiments.reporting.publish import mirror_training, relative
 from experiments.results.provenance import provenance
 from experiments.tracking.tracker import TrainingTracker
@@ -44,16 +45,24 @@ INSTEAD = {
 }
 
 
-def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
+def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str, Any] | None:
     """Train the trainable of conf/training on the config's text; write weights and provenance to a folder.
 
+    Args:
+        cfg: config of the command.
+        drafter: name of the training's yaml.
+        folder: folder of the result and the checkpoint, shared by all ranks.
+        ranks: processes that share every batch.
+
     Returns:
-        The provenance.
+        The provenance; None on ranks other than 0, which write nothing.
 
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
     recipe, samples, factory = check_before_loading(cfg, drafter)
+    if recipe.batch % ranks.size:
+        raise OptionError("training.batch", recipe.batch, f"a multiple of the {ranks.size} processes")
     stored = None if cfg.states is None else StoredStates(Path(str(cfg.states)).expanduser())
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
@@ -67,18 +76,22 @@ def train(cfg: DictConfig, drafter: str, folder: Path) -> dict[str, Any]:
     if stored:
         use_states(stored, trainable, target, recipe, drafter)
     made_of = _made_of(cfg, samples, target) | {"states": stored and stored.index.dtype}
-    trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=made_of)
+    trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=made_of, ranks=ranks)
     cache = Path(cfg.states or cfg.folder) / "samples"
-    text = read_text(cfg, target, samples, window=recipe.window, folder=cache, stride=recipe.window if stored else 1)
+    stride = recipe.window if stored else 1
+    text = read_text(cfg, target, samples, window=recipe.window, folder=cache, stride=stride, ranks=ranks)
     trainer.agree({"text": text.fingerprint()})
+    ranks.check_same("the training's text, or the step of its checkpoint,", (text.fingerprint(), trainer.step))
     if stored:
         stored.check_text(text.fingerprint())
     if counts_tokens(trainable) and isinstance(text, Windows) and not trainer.step:
         trainable.use_counts(text.counts(target.vocabulary_size).to(target.device))
-    held_out = read_held_out(cfg, target, samples, window=recipe.window, folder=cache)
+    held_out = read_held_out(cfg, target, samples, window=recipe.window, folder=cache, ranks=ranks)
     tested = held_out.sample_evenly(cfg.held_out_windows).to(target.device)
     figures = DecodingFigures(cfg, target)
     trainer.run(lambda step: text.drawn(recipe.batch, seed=cfg.seed, step=step).to(target.device), tested, figures)
+    if not ranks.is_writer:
+        return None
     trainable.save(folder, tested)
     measures = {"tokens": tested.numel(), "fingerprint": held_out.fingerprint()} | trainable.evaluate(tested)
     measures |= figures(trainable, tested)
@@ -187,9 +200,12 @@ def check_training(
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
-        trained = choices["training"]
+        trained, ranks = choices["training"], joined()
         tracker: TrainingTracker = build(cfg.tracker)
-        facts = train(cfg, trained, folder)
+        with ranks.printing():
+            facts = train(cfg, trained, folder, ranks)
+        if facts is None:
+            return
         mirror_training(folder, facts, tracker, study=choices.get("study") or "train")
         write_trainings(Path(HydraConfig.get().sweep.dir) if is_point_of_sweep() else folder)
         print_trainings(read_trainings(folder))

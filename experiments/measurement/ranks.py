@@ -1,10 +1,15 @@
-"""Ranks: processes that share the batches of a measurement, started and placed by torchrun or submitit."""
+"""Ranks: processes that share the batches of a measurement or training, started and placed by torchrun or submitit."""
 
 import atexit
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)  # for the slowest rank; longer than a batch takes
@@ -40,15 +45,59 @@ class Ranks:
         import torch.distributed as dist
 
         everybody: list[T | None] = [None] * self.size
-        try:
+        with self._losing_nobody():
             dist.all_gather_object(everybody, own)
+        return everybody  # type: ignore[return-value]
+
+    def average(self, tensors: "Sequence[Tensor]") -> None:
+        """Replace tensors of equal shapes on all ranks, in place, by their means.
+
+        Raises:
+            ConnectionError: a rank has ended, or did not answer in time.
+        """
+        if self.size == 1:
+            return
+        import torch.distributed as dist
+
+        with self._losing_nobody():
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+                tensor /= self.size
+
+    def share(self, batch: "Tensor") -> "Tensor":
+        """This rank's rows of a batch [B, ...], as many as those of every other rank.
+
+        Raises:
+            ValueError: the number of ranks does not divide B.
+        """
+        if len(batch) % self.size:
+            raise ValueError(f"a batch has {len(batch)} rows; allowed: a multiple of the {self.size} processes")
+        return batch.chunk(self.size)[self.number]
+
+    def check_same(self, what: str, own: object) -> None:
+        """
+        Raises:
+            ValueError: a value, described by `what`, differs between ranks.
+        """
+        if any(other != own for other in self.all_gather(own)):
+            raise ValueError(f"{what} differs between the {self.size} processes; allowed: one folder and text for all")
+
+    @contextmanager
+    def printing(self) -> Iterator[None]:
+        """Keep the standard output of the block to the rank that writes the results."""
+        with open(os.devnull, "w") as nowhere, nullcontext() if self.is_writer else redirect_stdout(nowhere):
+            yield
+
+    @contextmanager
+    def _losing_nobody(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:  # gloo raises no narrower type
             reason = str(error).strip().splitlines()[0]
             raise ConnectionError(
                 f"rank {self.number} of {self.size} lost another: it ended with an error, which it printed, or did not "
                 f"answer within {TIMEOUT.total_seconds() / 60:g} minutes; run the same command again. {reason}"
             ) from error
-        return everybody  # type: ignore[return-value]
 
 
 @cache

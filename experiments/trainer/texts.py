@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.builders import build, build_prompts
 from experiments.config.cli_errors import status
+from experiments.measurement.ranks import Ranks
 from experiments.trainer.pairs import Pairs, read_pairs
 from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
 from framework.core.option_error import options_under
@@ -15,7 +16,14 @@ from framework.models.target import Target
 
 
 def read_text(
-    cfg: DictConfig, target: Target, samples: Samples, *, window: int, folder: Path, stride: int = 1
+    cfg: DictConfig,
+    target: Target,
+    samples: Samples,
+    *,
+    window: int,
+    folder: Path,
+    stride: int = 1,
+    ranks: Ranks | None = None,
 ) -> Windows | Pairs:
     """Read or generate the training data.
 
@@ -26,6 +34,7 @@ def read_text(
         window: tokens per window, or of a side of a pair at most.
         folder: where generated text is cached.
         stride: distance of the windows' possible beginnings.
+        ranks: processes that share the generation of text; None: this process only.
     """
     if target.model.text_start:
         return _pairs(cfg, "prompts", target, window)
@@ -33,7 +42,7 @@ def read_text(
         with status("reading prompts"):
             stream = _stream(cfg, "prompts", target)
         return Windows(stream, window, text="prompts.source", stride=stride)
-    stream = _sampled(cfg, "prompts", target, samples, folder)
+    stream = _sampled(cfg, "prompts", target, samples, folder, ranks)
     text = "the target's own text (samples.count, samples.new_tokens)"
     return Windows(stream, window, text=text, stride=stride)
 
@@ -52,7 +61,9 @@ def _pairs(cfg: DictConfig, key: str, target: Target, window: int) -> Pairs:
         return Pairs(texts, target.tokenizer, start=target.model.text_start, longest=window)
 
 
-def read_held_out(cfg: DictConfig, target: Target, samples: Samples, *, window: int, folder: Path) -> Windows | Pairs:
+def read_held_out(
+    cfg: DictConfig, target: Target, samples: Samples, *, window: int, folder: Path, ranks: Ranks | None = None
+) -> Windows | Pairs:
     """Read or generate just enough held-out data for evaluation; arguments as in `read_text`.
 
     It is always the target's own text, which is what a drafter meets in use, so that trainings on different data are
@@ -62,7 +73,8 @@ def read_held_out(cfg: DictConfig, target: Target, samples: Samples, *, window: 
         return _pairs(cfg, "held_out", target, window)
     count = -(-cfg.held_out_windows * window // samples.new_tokens)
     share = -(-count // len(samples.temperatures))  # a batch has one temperature
-    stream = _sampled(cfg, "held_out", target, replace(samples, count=count, batch=min(samples.batch, share)), folder)
+    few = replace(samples, count=count, batch=min(samples.batch, share))
+    stream = _sampled(cfg, "held_out", target, few, folder, ranks)
     return Windows(stream, window, text="the target's own text from held_out.source (held_out_windows)")
 
 
@@ -72,11 +84,13 @@ def _stream(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
         return stream_of_texts(source, target)
 
 
-def _sampled(cfg: DictConfig, key: str, target: Target, samples: Samples, folder: Path) -> np.ndarray:
+def _sampled(
+    cfg: DictConfig, key: str, target: Target, samples: Samples, folder: Path, ranks: Ranks | None
+) -> np.ndarray:
     with status(f"reading {key}"):
         begun = _begun(cfg, key, target, samples)
     print(f"the target generates {samples.count} texts from {key}; cached ones are reused", flush=True)
-    return stream_of_samples(begun, target, samples, folder=folder)
+    return stream_of_samples(begun, target, samples, folder=folder, ranks=ranks)
 
 
 def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[list[int]]:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from experiments.config.progress import Steps
 from experiments.config.renamed_options import with_current_options
+from experiments.measurement.ranks import Ranks
 from experiments.trainer.precision import Float32Muon, has_fast_bfloat16
 from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
@@ -92,7 +93,15 @@ def in_line(measures: Mapping[str, float]) -> str:
 class Trainer:
     """A training in progress, with its state and checkpoint file."""
 
-    def __init__(self, trainable: Trainable, recipe: Recipe, *, file: Path, made_of: dict[str, Any]):
+    def __init__(
+        self,
+        trainable: Trainable,
+        recipe: Recipe,
+        *,
+        file: Path,
+        made_of: dict[str, Any],
+        ranks: Ranks | None = None,
+    ):
         """Resume from the checkpoint, if there is one.
 
         Args:
@@ -100,12 +109,13 @@ class Trainer:
             recipe: hyperparameters.
             file: the checkpoint file.
             made_of: further settings that the result depends on, as plain values; `agree` adds those known later.
+            ranks: processes that share every batch and have equal trainables; None: this process only.
 
         Raises:
             OSError: the checkpoint cannot be read.
             ValueError: the checkpoint was begun with other settings, or has more steps than the recipe.
         """
-        self.trainable, self.recipe, self.file = trainable, recipe, file
+        self.trainable, self.recipe, self.file, self._ranks = trainable, recipe, file, ranks or Ranks()
         self.optimizers = make_optimizers(trainable.module, recipe.optimizer)
         self.made_of: dict[str, Any] = {}
         self.step, self.seconds = 0, 0.0
@@ -150,6 +160,8 @@ class Trainer:
         self.step, self.seconds, self.history = saved["step"], saved["seconds"], saved["history"]
 
     def _save(self) -> None:
+        if not self._ranks.is_writer:
+            return
         content = {
             "module": self.trainable.module.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -172,7 +184,7 @@ class Trainer:
         """Run the remaining steps.
 
         Args:
-            batch: deterministic function from a step to its batch, [B, T] int64 on the device.
+            batch: deterministic function from a step to its batch, [B, T] int64 on the device, whole on every rank.
             held_out: [n, T] int64 windows to evaluate on, on the device.
             figures: further measures of every evaluation, from the trainable and the windows.
 
@@ -206,9 +218,11 @@ class Trainer:
 
     def _take_step(self, batch: Tensor) -> float:
         start = time.perf_counter()
-        loss = self.trainable.loss(batch)
+        loss = self.trainable.loss(self._ranks.share(batch))
         loss.backward()
         trained = [parameter for parameter in self.trainable.module.parameters() if parameter.requires_grad]
+        loss = loss.detach()
+        self._ranks.average([loss, *(parameter.grad for parameter in trained if parameter.grad is not None)])
         nn.utils.clip_grad_norm_(trained, MAX_GRADIENT)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.config.progress import Steps
+from experiments.measurement.ranks import Ranks
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.core.validation import check_whole
@@ -83,27 +84,45 @@ class Samples:
             )
 
 
-def stream_of_samples(prompts: list[list[int]], target: Target, samples: Samples, *, folder: Path) -> np.ndarray:
+def stream_of_samples(
+    prompts: list[list[int]], target: Target, samples: Samples, *, folder: Path, ranks: Ranks | None = None
+) -> np.ndarray:
     """[n] int64: prompts with the target's continuations, each followed by the end-of-text token.
 
     Every batch is cached in a file named by a hash of its inputs, so that a killed run resumes with the next batch.
+
+    Args:
+        prompts: token ids.
+        target: the target.
+        samples: number and length of the texts.
+        folder: folder of the cache.
+        ranks: processes that share the batches and the folder; None: this process only.
     """
-    written: list[list[int]] = []
+    ranks = ranks or Ranks()
+    batches = [
+        list(range(start, min(start + samples.batch, samples.count)))
+        for start in range(0, samples.count, samples.batch)
+    ]
+
+    def texts_of(number: int) -> list[list[int]]:
+        seeds = batches[number]
+        begun = [prompts[seed % len(prompts)] for seed in seeds]
+        temperature = samples.temperatures[number % len(samples.temperatures)]
+        made_of = json.dumps([target.fingerprint, begun, samples.new_tokens, temperature, seeds])
+        file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.json"
+        texts = _kept(file, begun)
+        if texts is None:
+            texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
+            _write_whole(file, texts)
+        return texts
+
+    own = range(len(batches))[ranks.number :: ranks.size]
     doing = "sampling from the target"
-    with Steps(samples.count, doing) as steps:
-        for start in range(0, samples.count, samples.batch):
-            seeds = list(range(start, min(start + samples.batch, samples.count)))
-            begun = [prompts[seed % len(prompts)] for seed in seeds]
-            temperature = samples.temperatures[start // samples.batch % len(samples.temperatures)]
-            made_of = json.dumps([target.fingerprint, begun, samples.new_tokens, temperature, seeds])
-            file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.json"
-            texts = _kept(file, begun)
-            if texts is None:
-                texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
-                _write_whole(file, texts)
-            written += texts
-            steps.update(doing, completed=len(written))
-    return _joined(written, target)
+    with Steps(sum(len(batches[number]) for number in own), doing) as steps:
+        for number in own:
+            steps.update(doing, advance=len(texts_of(number)))
+    ranks.all_gather(None)  # from here on, the folder has all batches
+    return _joined([text for number in range(len(batches)) for text in texts_of(number)], target)
 
 
 def _kept(file: Path, begun: list[list[int]]) -> list[list[int]] | None:

@@ -17,19 +17,21 @@ from framework.core.validation import check_whole
 from framework.heads.acceptance_head import AcceptanceHead, save_head
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
+from framework.training.batch_shares import mean_over_processes, uniforms_per_window
 from framework.training.target_states import output_layer_input
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
+KINDS = ("T=1", "T=0")  # temperatures of the drafts
 
 
 class AcceptanceTraining:
     """Fits a head to the acceptance probability of one token drafted after every position of a text.
 
-    The label is the acceptance probability under p and q. Half of the windows are drafted as above temperature 0: the
-    token is drawn from q and accepted with probability min(1, p / q). The other half are drafted as at temperature 0:
-    the token is the most likely one, accepted if it is also the target's. The text before a position stands for the
-    committed tokens and the accepted part of a draft. The loss is cross-entropy with a weight for rejections.
+    The label is the acceptance probability under p and q. Every window is drafted twice. As above temperature 0, the
+    token is drawn from q and accepted with probability min(1, p / q); as at temperature 0, the token is the most likely
+    one, accepted if it is also the target's. The text before a position stands for the committed tokens and the
+    accepted part of a draft. The loss is cross-entropy with a weight for rejections.
     """
 
     def __init__(
@@ -77,18 +79,19 @@ class AcceptanceTraining:
         """
         if tokens.shape[-1] < 2:
             raise OptionError("window", tokens.shape[-1], "at least 2")
-        halves = ((tokens[::2], True), (tokens[1::2], False))
-        found = [self._drafted(windows, drawn) for windows, drawn in halves if len(windows)]
-        features, kept = (torch.cat(each) for each in zip(*found, strict=True))
-        return functional.binary_cross_entropy_with_logits(self.module(features), kept, pos_weight=self._weight)
+        features, kept = (torch.cat(each) for each in zip(*self._drafted(tokens).values(), strict=True))
+        nats = functional.binary_cross_entropy_with_logits(
+            self.module(features), kept, pos_weight=self._weight, reduction="sum"
+        )
+        return nats / mean_over_processes(torch.tensor(len(kept), device=nats.device))
 
     @torch.no_grad()
     def evaluate(self, tokens: Tensor) -> dict[str, float]:
         """AUC of the head and of the drafter's own confidence as predictors of acceptance."""
         found: dict[str, float] = {}
-        for name, drawn in (("T=1", True), ("T=0", False)):
-            parts = [self._drafted(some, drawn) for some in tokens.split(WINDOWS_AT_ONCE)]
-            features, kept = (torch.cat(each) for each in zip(*parts, strict=True))
+        parts = [self._drafted(some) for some in tokens.split(WINDOWS_AT_ONCE)]
+        for name in KINDS:
+            features, kept = (torch.cat(each) for each in zip(*(part[name] for part in parts), strict=True))
             found[f"auc({name})"] = ranked_right(self.module(features), kept)
             found[f"auc of confidence({name})"] = ranked_right(features[:, 0], kept)
         return found
@@ -99,21 +102,23 @@ class AcceptanceTraining:
         save_head(folder, self.module, self.evaluate(held_out))
 
     @torch.no_grad()
-    def _drafted(self, tokens: Tensor, drawn: bool) -> tuple[Tensor, Tensor]:
-        """Features [N, 3 + H] of the tokens drafted after every position, and their acceptance probabilities [N]."""
-        # Seeded by the windows, so that an interrupted training resumes with the same drafts.
-        random = torch.Generator(tokens.device).manual_seed(int(tokens.sum()))
+    def _drafted(self, tokens: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Features [N, 3 + H] of the tokens drafted after every position, and their acceptance probabilities [N].
+
+        By the names in KINDS.
+        """
         p, q = (self._probs(model, tokens) for model in (self._target.model, self._model))
         assert isinstance(self.module, AcceptanceHead)
         hidden = self._states(tokens) if self.module.state_size else None
-        if not drawn:
-            drafted = argmax(q)
-            inputs = self.module.inputs_of(DraftedNode(q, drafted, depth=1, hidden=hidden))
-            return inputs, (argmax(p) == drafted).float()
-        drafted = draw(q, torch.rand(len(q), dtype=torch.float64, device=q.device, generator=random))
-        node = DraftedNode(q, drafted, depth=1, hidden=hidden)
-        p_drafted = p.gather(1, drafted.unsqueeze(1)).squeeze(1)
-        return self.module.inputs_of(node), (p_drafted / node.confidence).clamp(max=1)
+        known = texts_of(tokens)[:, 1:] != FILLER
+        drawn, likely = draw(q, uniforms_per_window(tokens, known.shape[1])[known]), argmax(q)
+        node = DraftedNode(q, drawn, depth=1, hidden=hidden)
+        p_drawn = p.gather(1, drawn.unsqueeze(1)).squeeze(1)
+        inputs_of = self.module.inputs_of
+        return {
+            "T=1": (inputs_of(node), (p_drawn / node.confidence).clamp(max=1)),
+            "T=0": (inputs_of(DraftedNode(q, likely, depth=1, hidden=hidden)), (argmax(p) == likely).float()),
+        }
 
     def _states(self, tokens: Tensor) -> Tensor:
         """[N, H] input of the small model's output layer at the same positions as `_probs`."""

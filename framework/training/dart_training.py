@@ -12,6 +12,7 @@ from torch.nn import functional
 from framework.core.validation import check_whole
 from framework.heads.dart_layer import DartLayer, save_layer
 from framework.models.target import Target
+from framework.training.batch_shares import mean_over_processes, uniforms_per_window
 from framework.training.future_tokens import (
     NO_LABEL,
     accuracies_by_rank,
@@ -38,7 +39,7 @@ class DartTraining:
             num_positions: D >= 1.
             discount: in (0, 1], weight of a position relative to the one before it.
             ranks: R, number of top tokens per position that held-out accuracies count and a tree may hold.
-            stride: distance between the trained places of a window; the first place varies between steps.
+            stride: distance between the trained places of a window; the first place varies between windows.
 
         Raises:
             ValueError: an option out of range.
@@ -59,14 +60,15 @@ class DartTraining:
             ValueError: T < D + 2, so that some position has no label.
         """
         check_window(tokens, self._layer.num_positions, "num_positions")
-        # The first place is a function of the tokens, so that a repeated step is identical.
-        places = slice(int(tokens.sum()) % min(self._stride, tokens.shape[-1] - 2), None, self._stride)
-        labels = labels_after(tokens, self._layer.num_positions)[:, places]
+        stride = min(self._stride, tokens.shape[-1] - 2)
+        first = (stride * uniforms_per_window(tokens, 1)).long()
+        places = first + stride * torch.arange((tokens.shape[-1] - 2) // stride, device=tokens.device)
+        labels = _at(labels_after(tokens, self._layer.num_positions), places)
         logits, hidden = self._logits(tokens, places)
         wanted = self._distributions_after(hidden, places)
         nats = functional.kl_div(logits.log_softmax(-1), wanted, reduction="none", log_target=True).sum(-1)
         known = labels != NO_LABEL
-        per_position = nats.where(known, 0.0).sum((0, 1)) / known.sum((0, 1)).clamp(min=1)
+        per_position = nats.where(known, 0.0).sum((0, 1)) / mean_over_processes(known.sum((0, 1))).clamp(min=1)
         return (self._weights * per_position).sum()
 
     def evaluate(self, tokens: Tensor) -> dict[str, float]:
@@ -81,22 +83,28 @@ class DartTraining:
         """`[D][R]`: how often the token of each rank is correct, over all places of windows [n, T] int64."""
 
         def logits_of(windows: Tensor) -> Tensor:
-            return self._logits(windows, slice(None))[0]
+            every = torch.arange(windows.shape[-1] - 2, device=windows.device)
+            return self._logits(windows, every.expand(len(windows), -1))[0]
 
         return accuracies_by_rank(logits_of, tokens, number=self._layer.num_positions, ranks=self._ranks)
 
-    def _logits(self, tokens: Tensor, places: slice) -> tuple[Tensor, Tensor]:
-        """[B, n, D, V] float32 logits of the layer at some places, and [B, T, H] the target's states at all tokens."""
+    def _logits(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, n, D, V] float32 logits of the layer at places [B, n], and [B, T, H] the target's states."""
         hidden, _ = self.states(tokens)
         pending = texts_of(tokens)[:, 1:-1]
-        return self.module(hidden[:, :-2][:, places], pending[:, places]).float(), hidden
+        return self.module(_at(hidden, places), _at(pending, places)).float(), hidden
 
     @torch.no_grad()
-    def _distributions_after(self, hidden: Tensor, places: slice) -> Tensor:
+    def _distributions_after(self, hidden: Tensor, places: Tensor) -> Tensor:
         """[B, n, D, V] log-probabilities of the target after pending; entries beyond the text are meaningless."""
         layer = self._target.model.model.get_output_embeddings()
         length, depth = hidden.shape[1], self._layer.num_positions
-        first = torch.arange(length - 2, device=hidden.device)[places]
-        index = (first.unsqueeze(1) + 1 + torch.arange(depth, device=hidden.device)).clamp(max=length - 1)
-        logits = layer(hidden[:, index])[..., : self._target.vocabulary_size]
+        index = (places.unsqueeze(2) + 1 + torch.arange(depth, device=hidden.device)).clamp(max=length - 1)
+        logits = layer(_at(hidden, index))[..., : self._target.vocabulary_size]
         return logits.float().log_softmax(-1)
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """[B, *P, ...] entries of values [B, M, ...] at places [B, *P] int64 of each row."""
+    rows = torch.arange(len(places), device=places.device).view(-1, *[1] * (places.dim() - 1))
+    return values[rows, places]

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from framework.core.option_error import OptionError
 from framework.models.pretrained import load_draft_model
 from framework.models.target import Target
+from framework.training.batch_shares import mean_over_processes
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
@@ -104,7 +105,9 @@ class Distillation:
             raise OptionError("window", length, allowed)
         p_logits = torch.empty(0) if self._loss is cross_entropy else self._teacher(tokens)
         next_tokens = texts_of(tokens)[:, 1:]
-        return self._loss(p_logits, self._logits(self.model, tokens), next_tokens[next_tokens != FILLER])
+        known = next_tokens != FILLER
+        mean = self._loss(p_logits, self._logits(self.model, tokens), next_tokens[known])
+        return mean * (known.sum() / mean_over_processes(known.sum()))
 
     @torch.no_grad()
     def evaluate(self, tokens: Tensor) -> dict[str, float]:

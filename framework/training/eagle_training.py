@@ -20,6 +20,7 @@ from framework.heads.published_eagle import save_eagle
 from framework.models.attention_masks import additive
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
+from framework.training.batch_shares import mean_over_processes, uniforms_per_window
 from framework.training.future_tokens import WINDOWS_AT_ONCE
 from framework.training.target_states import TargetStates
 from framework.training.trainable import FILLER, texts_of
@@ -65,7 +66,7 @@ class EagleTraining:
             feature_weight: a >= 0; 0 for eagle3, whose predictions are no states of the target.
             token_weight: b >= 0, and > 0 if a is 0.
             noise: >= 0, amplitude of the uniform noise added to every entry of the states that are read, as a share of
-                the states' root mean square.
+                their root mean square in a window.
 
         Raises:
             ValueError: an option out of range.
@@ -151,7 +152,9 @@ class EagleTraining:
                 apart = functional.smooth_l1_loss(states, wanted[:, depth:], reduction="none").mean(-1)
                 each = each + self._feature_weight * apart
             here = known[:, depth:]
-            total = total + self._discount**depth * each.where(here, 0.0).sum() / here.sum().clamp(min=1)
+            total = total + self._discount**depth * each.where(here, 0.0).sum() / mean_over_processes(here.sum()).clamp(
+                min=1
+            )
         return total
 
     @torch.no_grad()
@@ -209,10 +212,8 @@ class EagleTraining:
             )  # a state predicted at a token is paired with the next token
 
     def _noisy(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        # The noise is a function of the tokens, so that a repeated step is identical.
-        dice = torch.Generator().manual_seed(int(tokens.sum()))
-        scale = self._noise * hidden.square().mean().sqrt()
-        return hidden + scale * (2 * torch.rand(hidden.shape, generator=dice).to(hidden) - 1)
+        scale = self._noise * hidden.square().mean((1, 2), keepdim=True).sqrt()
+        return hidden + scale * (2 * uniforms_per_window(tokens, *hidden.shape[1:]).to(hidden) - 1)
 
     @torch.no_grad()
     def _log_p(self, hidden: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from framework.core.option_error import OptionError
 from framework.core.validation import check_whole
 from framework.heads.medusa_heads import MedusaHeads, load_heads, save_heads
 from framework.models.target import Target
+from framework.training.batch_shares import mean_over_processes
 from framework.training.future_tokens import (
     NO_LABEL,
     accuracies_by_rank,
@@ -64,7 +65,7 @@ class MedusaTraining:
         check_window(tokens, self._num_heads, "num_heads")
         labels = labels_after(tokens, self._num_heads)
         nats = functional.cross_entropy(self._logits(tokens).flatten(0, 2), labels.flatten(), reduction="none")
-        per_head = nats.view(labels.shape).sum((0, 1)) / (labels != NO_LABEL).sum((0, 1))
+        per_head = nats.view(labels.shape).sum((0, 1)) / mean_over_processes((labels != NO_LABEL).sum((0, 1)))
         return (self._weights * per_head).sum()
 
     def evaluate(self, tokens: Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ from experiments.trainer import trainer
 from experiments.trainer.trainer import Recipe, Trainer
 from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
 from experiments.trainer.trainings import read_trainings
-from framework.conformance.tiny_models import save_tiny, tiny_target
+from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
@@ -24,6 +24,7 @@ from framework.models.pretrained import load_target
 from framework.prompts.prompt_source import Text
 from framework.training.medusa_training import MedusaTraining
 from tests.support.slow_cases import mostly_slow
+from tests.support.tiny_training import tiny_training
 
 RECIPE = Recipe(steps=6, batch=2, window=16, learning_rate=1e-2, warmup=2, decay=0.5, optimizer="adamw",
                 checkpoint_every=2, evaluate_every=3)  # fmt: skip
@@ -32,19 +33,7 @@ RECIPE = Recipe(steps=6, batch=2, window=16, learning_rate=1e-2, warmup=2, decay
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> list[str]:
     """Overrides that put a tiny target and texts in the place of the embedded ones."""
-    folder = tmp_path_factory.mktemp("tiny")
-    save_tiny(folder / "target", seed=1)
-    for split in ("text", "held_out"):
-        lines = [f"{split} ab ca cab {'ba' * (i % 3)} b\n" for i in range(60)]
-        (folder / f"{split}.txt").write_text("".join(lines))
-    sources = {"prompts": "text", "prompts@held_out": "held_out"}
-    chosen = [f"{key}=plain_text" for key in sources]
-    paths = [f"{key.split('@')[-1]}.source.path={folder / name}.txt" for key, name in sources.items()]
-    small = ["training.steps=6", "training.batch=2", "training.window=24", "training.warmup=2",
-             "training.checkpoint_every=2", "training.evaluate_every=3", "held_out_windows=8", "threads=1",
-             "samples.new_tokens=40"]  # fmt: skip
-    target = ["target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu"]
-    return [*target, *chosen, *paths, *small]
+    return tiny_training(tmp_path_factory.mktemp("tiny"))
 
 
 def run(monkeypatch, capfd, *arguments: str) -> str:

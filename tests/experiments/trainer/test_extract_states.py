@@ -16,11 +16,12 @@ import torch
 from experiments import extract_states, train
 from experiments.extract_states import write_shards
 from experiments.trainer.training_data import Windows
-from framework.conformance.tiny_models import save_tiny, tiny_target
+from framework.conformance.tiny_models import tiny_target
 from framework.training.eagle_training import EagleTraining
 from framework.training.medusa_training import MedusaTraining
 from framework.training.stored_states import StatesIndex, StoredStates
 from framework.training.target_states import TargetStates
+from tests.support.tiny_training import tiny_text, tiny_training
 
 LAYERS = (1, 2)
 EAGLE = {"kind": "eagle3", "hidden_layers": list(LAYERS), "draft_vocabulary": None, "train_output": True,
@@ -162,11 +163,7 @@ def test_the_size_is_told_beforehand_and_a_small_disk_is_refused(tmp_path, targe
 def extracted(tmp_path_factory) -> tuple[list[str], list[str]]:
     """Arguments common to both commands, and the folder of states as an argument of train; `extract_states` has run."""
     folder = tmp_path_factory.mktemp("extracted")
-    save_tiny(folder / "target", seed=1)
-    (folder / "text.txt").write_text("ab ca cab baba b\n" * 60)
-    common = ["target=pretrained", f"target.path={folder / 'target'}", "target.dtype=float32", "device=cpu",
-              "prompts=plain_text", f"prompts.source.path={folder / 'text.txt'}", "threads=1", "training.window=24",
-              "drafter=medusa"]  # fmt: skip
+    common = [*tiny_text(folder), "threads=1", "training.window=24", "drafter=medusa"]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
         patch.setattr(sys, "argv", ["extract_states", *common, f"folder={folder / 'states'}", "windows_per_shard=16"])
         extract_states.main()
@@ -182,12 +179,11 @@ def test_the_command_leaves_whole_states(extracted):
 
 
 @pytest.mark.slow
-def test_train_reads_what_the_command_has_stored(extracted, tmp_path, monkeypatch, capfd):
+def test_train_reads_what_the_command_has_stored(extracted, tmp_path, tmp_path_factory, monkeypatch, capfd):
     common, states = extracted
-    text = next(each for each in common if each.startswith("prompts.source.path=")).partition("=")[2]
-    training = [*common, f"folder={tmp_path}", "prompts@held_out=plain_text", f"held_out.source.path={text}",
-                "training.steps=3", "training.batch=2", "training.evaluate_every=1", "held_out_windows=1",
-                "samples.new_tokens=24", "decoding_prompts=0"]  # fmt: skip
+    path = tmp_path_factory.mktemp("training")
+    training = [*tiny_training(path), *common, f"folder={tmp_path}", "training.evaluate_every=1", "training.steps=3",
+                "held_out_windows=1", "decoding_prompts=0"]  # fmt: skip
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["train", *training, *arguments])
@@ -197,8 +193,7 @@ def test_train_reads_what_the_command_has_stored(extracted, tmp_path, monkeypatc
     facts = json.loads((tmp_path / "provenance.json").read_text())
     assert [entry["step"] for entry in facts["history"]] == [1, 2, 3]
     assert not (tmp_path / "samples").exists()  # what the target says is kept beside the states
-    other = text.replace("text.txt", "other.txt")
-    Path(other).write_text("ab ca cab\n" * 60)
+    other = path / "held_out.txt"
     for wrong, says in (
         (["states=null"], "checkpoint.pt was begun with states 'bfloat16', not None"),
         ([*states, f"prompts.source.path={other}", f"folder={tmp_path / 'x'}"], "made for the text with the hash"),

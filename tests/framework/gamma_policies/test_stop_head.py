@@ -55,13 +55,14 @@ def test_labels_are_the_probabilities_with_which_the_rule_keeps_a_token(drafter:
             served.model(input_ids=tokens).logits[:, :-1].flatten(0, 1).softmax(1)
             for served in (fitted._target.model, fitted._model)
         )
-    for drawn, label in ((True, (p / q).clamp(max=1)), (False, (p.argmax(1) == q.argmax(1)).float().unsqueeze(1))):
-        features, kept = fitted._drafted(tokens, drawn)
+    labels = {"T=1": (p / q).clamp(max=1), "T=0": (p.argmax(1) == q.argmax(1)).float().unsqueeze(1)}
+    for kind, label in labels.items():
+        features, kept = fitted._drafted(tokens)[kind]
         same = (features[:, :1].exp() - q).abs() < 1e-6
-        if not drawn:
+        if kind == "T=0":
             assert (q.gather(1, q.argmax(1, keepdim=True))[:, 0] - features[:, 0].exp()).abs().max() < 1e-6
         assert (same & ((label - kept.unsqueeze(1)).abs() < 1e-4)).any(1).all()
-        assert torch.equal(kept, fitted._drafted(tokens, drawn)[1])  # the same windows give the same drafts
+        assert torch.equal(kept, fitted._drafted(tokens)[kind][1])  # the same windows give the same drafts
 
 
 def test_what_is_ranked_right_is_counted_pair_by_pair() -> None:
@@ -86,7 +87,7 @@ def test_it_learns_which_tokens_are_kept_and_a_weight_on_rejections_makes_it_cau
         return trainable
 
     even, cautious = fitted(1), fitted(6)
-    features, kept = even._drafted(windows(999, number=16), True)
+    features, kept = even._drafted(windows(999, number=16))["T=1"]
     with torch.no_grad():
         chances = [each.module(features).sigmoid().mean().item() for each in (even, cautious)]
     assert chances[0] == pytest.approx(kept.mean().item(), abs=0.1) and chances[1] < 0.7 * chances[0]
