@@ -1,17 +1,23 @@
 """The command that trains drafters: what it learns, that a kill loses nothing, and what it says when it is wrong."""
 
 import json
+import re
 import sys
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from experiments import train
-from experiments.trainer import trainer
+from experiments.config.help_text import CONF
+from experiments.config.resolvers import register_resolvers
+from experiments.measurement.ranks import Ranks
+from experiments.trainer import trainer, trainings
 from experiments.trainer.trainer import Recipe, Trainer
 from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
 from experiments.trainer.trainings import read_trainings
@@ -36,9 +42,25 @@ def tiny(tmp_path_factory) -> list[str]:
     return tiny_training(tmp_path_factory.mktemp("tiny"))
 
 
-def run(monkeypatch, capfd, *arguments: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["train", *arguments])
-    train.main()
+@pytest.fixture(scope="module")
+def config(tiny) -> DictConfig:
+    """The config of `train` for the tiny target; without a folder."""
+    return composed(*tiny)
+
+
+def composed(*arguments: str) -> DictConfig:
+    register_resolvers()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", [*arguments])
+
+
+def run(monkeypatch, capfd, *arguments: str, draws: bool = False) -> str:
+    """Run the command without W&B, and without its picture, which takes longer than a tiny training."""
+    monkeypatch.setattr(sys, "argv", ["train", "tracker=jsonl", *arguments])
+    with monkeypatch.context() as patch:
+        if not draws:
+            patch.setattr(trainings, "draw_trainings", lambda *_: None)
+        train.main()
     captured = capfd.readouterr()
     return captured.out + captured.err
 
@@ -108,18 +130,16 @@ def test_more_steps_are_added_and_another_recipe_is_refused(tiny, tmp_path, monk
 
 
 @pytest.mark.parametrize("content", ["torn", "other", "text"])
-def test_what_is_no_checkpoint_is_named(tiny, tmp_path, monkeypatch, capfd, content):
+def test_what_is_no_checkpoint_is_named(tmp_path, content):
     file = tmp_path / "checkpoint.pt"
     torch.save({"weights": torch.zeros(100)}, file)
     if content != "other":
         file.write_bytes(file.read_bytes()[:300] if content == "torn" else b"not a checkpoint")
-    with pytest.raises(SystemExit):
-        run(monkeypatch, capfd, *tiny, f"folder={tmp_path}")
-    shown = capfd.readouterr().err
-    assert (
-        "checkpoint.pt is not a whole checkpoint" in shown and "delete the file" in shown and "Traceback" not in shown
-    )
-    assert not (tmp_path / "samples").exists()
+    training = MedusaTraining(tiny_target(), num_heads=2, output="tied", discount=0.8, ranks=5)
+    with pytest.raises(
+        OSError, match=r"checkpoint\.pt is not a whole checkpoint .*; give another folder, or delete the"
+    ):
+        Trainer(training, RECIPE, file=file, made_of={})
 
 
 def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monkeypatch, capfd):
@@ -170,9 +190,21 @@ def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monk
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong, says):
+def test_wrong_input_is_one_clear_line(config, tmp_path, wrong, says):
+    """The command prints the error's message, as the next test shows."""
+    cfg = OmegaConf.merge(config, OmegaConf.from_dotlist([*wrong, f"folder={tmp_path}"]))
+    with pytest.raises((ValueError, OSError), match=re.escape(says)):
+        train.train(cfg, "medusa", tmp_path, Ranks())
+    assert not (tmp_path / "samples").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [("training.window=1000", "training.window is 1000"), ("held_out.source.path=nowhere", "nowhere")],
+)
+def test_the_command_prints_no_traceback(tiny, tmp_path, monkeypatch, capfd, wrong, says):
     with pytest.raises(SystemExit):
-        run(monkeypatch, capfd, *tiny, *wrong, f"folder={tmp_path}")
+        run(monkeypatch, capfd, *tiny, wrong, f"folder={tmp_path}")
     shown = capfd.readouterr().err
     assert says in shown and "Traceback" not in shown, shown
     assert not (tmp_path / "samples").exists()
@@ -189,14 +221,15 @@ def test_wrong_input_is_one_clear_line(tiny, tmp_path, monkeypatch, capfd, wrong
         ("transformer_tree", "(it drafts with the model that drafter=small_transformer trains); allowed"),
     ],
 )
-def test_drafters_that_are_not_trained_are_told(tmp_path, monkeypatch, capfd, drafter, says):
-    with pytest.raises(SystemExit):
-        run(monkeypatch, capfd, f"drafter={drafter}", f"folder={tmp_path}")
-    assert says in capfd.readouterr().err
+def test_drafters_that_are_not_trained_are_told(drafter, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        train.check_before_loading(composed(f"drafter={drafter}"), drafter)
 
 
 def test_a_training_lies_where_hydra_is_told_to_put_it(tiny, tmp_path, monkeypatch, capfd):
-    out = run(monkeypatch, capfd, *tiny, f"folder={tmp_path / 'samples'}", f"hydra.run.dir={tmp_path / 'run'}")
+    out = run(
+        monkeypatch, capfd, *tiny, f"folder={tmp_path / 'samples'}", f"hydra.run.dir={tmp_path / 'run'}", draws=True
+    )
     assert f"drafter.path={tmp_path / 'run'}" in out
     assert {"heads.safetensors", "trainings.md", "trainings.png"} <= {
         path.name for path in (tmp_path / "run").iterdir()
@@ -210,11 +243,14 @@ def test_the_distillation_study_leaves_comparable_trainings(tiny, tmp_path, monk
         "training.window=24", "held_out_windows=8",
         "samples.count=6", "samples.batch=4", "samples.new_tokens=20", "samples.prompt_tokens=8",
         "training.trainable.config.hidden_size=16", "training.trainable.config.intermediate_size=16",
-        "training.trainable.loss=cross_entropy,reverse_kl",
+        "training.trainable.loss=cross_entropy,reverse_kl", "decoding_prompts=0",
     ])  # fmt: skip
-    train.main()
+    with monkeypatch.context() as patch:
+        patch.setattr(trainings, "draw_trainings", lambda *_: None)
+        train.main()
     out = capfd.readouterr().out
     facts = read_trainings(tmp_path)
+    trainings.draw_trainings(facts, tmp_path / "trainings.png")
     losses = ("cross_entropy", "reverse_kl")
     assert set(facts) == {f"{loss}-{data}" for loss in losses for data in ("texts", "samples")}
     assert len({one["held_out"]["fingerprint"] for one in facts.values()}) == 1  # or their alphas could not be compared
