@@ -7,13 +7,17 @@ from typing import Any
 from framework.core.option_error import OptionError
 from framework.prompts.prompt_source import Text
 
+# Keys of a turn's speaker and words, and the name of the user: ShareGPT's, and that of chat templates.
+TURNS = (("from", "value", ("human", "user")), ("role", "content", ("user",)))
+
 
 @dataclass(frozen=True)
 class Fields:
     """Names of a record's fields. A dot addresses a field of a nested record: translation.en.
 
     Attributes:
-        field: field of the text, a string; or of the turns of a dialogue, a list of strings whose first is the text.
+        field: field of the text, a string; or of the turns of a dialogue, a list of strings whose first is the text, or
+            of turns with a speaker, as in ShareGPT. Only the user's are taken, since the target answers them.
         reference_field: field of the reference answer; None: texts have none.
         category_field: field of the category; None: all texts get the category of their source.
     """
@@ -36,9 +40,11 @@ class Fields:
         """
         said = _value(record, "field", self.field, place)
         turns = said if isinstance(said, list) and said else [said]
+        if isinstance(turns[0], Mapping):
+            turns = _of_user(turns) or [said]
         if not all(isinstance(turn, str) for turn in turns):
             problem = f"which holds {said!r} in {place}"
-            raise OptionError("field", self.field, "the name of a string or a list of strings", problem)
+            raise OptionError("field", self.field, "the name of a string, or of turns with one of the user", problem)
         reference = None
         if self.reference_field is not None:
             reference = _value(record, "reference_field", self.reference_field, place)
@@ -48,6 +54,14 @@ class Fields:
         if self.category_field is not None:
             category = str(_value(record, "category_field", self.category_field, place))
         return Text(name, category, turns[0], reference=reference, next_turns=tuple(turns[1:]))
+
+
+def _of_user(turns: list[Any]) -> list[Any]:
+    """The user's words in a dialogue of turns with a speaker; none if they have other keys."""
+    for speaker, words, user in TURNS:
+        if all(isinstance(turn, Mapping) and speaker in turn and words in turn for turn in turns):
+            return [turn[words] for turn in turns if turn[speaker] in user]
+    return []
 
 
 def _value(record: Mapping[str, Any], option: str, field: str, place: str) -> Any:

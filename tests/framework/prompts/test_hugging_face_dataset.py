@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from omegaconf import OmegaConf
 
+from experiments.config.builders import build
 from framework.prompts.hugging_face_dataset import HuggingFaceDataset
 from framework.prompts.prompt_source import Text
 
@@ -211,3 +213,43 @@ def test_a_hub_that_answers_is_asked_for_what_was_named(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert read("some/facts", name="plain", revision="v2", streaming=True) == EXPECTED
     assert asked == [(("some/facts", "plain"), {"revision": "v2", "streaming": True})]
+
+
+CONF = Path(__file__).parents[3] / "conf" / "prompts"
+SAID = [
+    {"from": "human", "value": "one"},
+    {"from": "gpt", "value": "two"},
+    {"from": "human", "value": "three"},
+]
+MT_BENCH = {"prompt": ["one", "three"], "category": "writing", "reference": [], "prompt_id": 1}
+SPEED = {"question_id": "1", "category": "math", "turns": ["one", "three"], "source": "x", "multiturn": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "row", "category"),
+    [
+        ("mt_bench", "data/train-00000-of-00001.parquet", MT_BENCH, "writing"),
+        ("speed_bench", "qualitative/test-00000-of-00001.parquet", SPEED, "math"),
+        ("sharegpt", "conversations.json", {"id": "a", "conversations": SAID}, "conversations"),
+        ("lm1b", "plain_text/test/0000.parquet", {"text": "one"}, None),
+    ],
+)
+def test_a_published_layout_is_read_by_its_yaml(name, file, row, category, tmp_path):
+    path = tmp_path / file
+    if path.suffix == ".json":  # one list
+        path.write_text(json.dumps([row]))
+    else:
+        path = write(path, [row])
+    source = OmegaConf.load(CONF / f"{name}.yaml").source
+    source.update(path=str(path if name == "sharegpt" else tmp_path), name=None, revision=None)
+    (text,) = build(source).texts()
+    assert (text.text, text.next_turns) == ("one", () if name == "lm1b" else ("three",))
+    assert category in (None, text.category)
+
+
+@pytest.mark.parametrize("turns", [[{"from": "gpt", "value": "two"}], [{"speaker": "human", "text": "one"}]])
+def test_a_dialogue_without_turns_of_the_user_is_named(turns, tmp_path):
+    path = tmp_path / "dialogues.json"
+    path.write_text(json.dumps([{"conversations": turns}]))
+    with pytest.raises(ValueError, match=r"^field is 'conversations', which holds .*; allowed: .* one of the user"):
+        list(source(path, field="conversations").texts())
