@@ -1,16 +1,27 @@
 """Another tokenizer: shared tokens, retokenized text, and exactness of a model with permuted tokens."""
 
 import random
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from drafters.other_tokenizer import OtherTokenizer
+from drafters.other_tokenizer import OtherTokenizer, StringMatch
 from experiments.config.resolvers import ZOO
-from framework.conformance.tiny_models import EOS, save_tiny, tiny_model, tiny_target, tiny_tokenizer
+from framework.conformance.enumeration import output_distribution, target_distribution, total_variation
+from framework.conformance.tiny_models import (
+    EOS,
+    save_tiny,
+    tiny_model,
+    tiny_other_tokenizer,
+    tiny_target,
+    tiny_tokenizer,
+)
 from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.drafting.retokenizer import Retokenizer
@@ -126,6 +137,53 @@ def test_a_model_with_its_tokens_permuted_is_never_refused(tmp_path, temperature
     assert tested > 100
     assert sum(tally.accepted_by_position) == tested
     assert tally.overlap == pytest.approx(tested, rel=1e-5)
+
+
+def text_of_model(folder, target, num_tokens=4):
+    model = load_other_model(path=str(folder), dtype="float64", attention="sdpa")
+    return StringMatch(target, model=model, num_tokens=num_tokens)
+
+
+def test_the_text_of_the_targets_own_model_is_always_accepted(tmp_path):
+    """Each character is a token of both, so a wrong text, split or cache slot would be rejected."""
+    target = tiny_target(seed=0, dtype=torch.float64)
+    tally = generated(target, text_of_model(permuted(tmp_path), target), Sampling(temperature=0)).tally
+    tested = sum(tally.tested_by_position)
+    assert tested > 100
+    assert sum(tally.accepted_by_position) == tested
+
+
+def test_texts_match_exactly_whatever_the_model_writes(tmp_path):
+    """The rule, enumerated: for every drafted text, one round and plain steps give the target's distribution."""
+    vocabulary, sampling = 5, Sampling()
+    target = tiny_target(vocabulary=vocabulary, dtype=torch.float64)
+    tokenizer = tiny_other_tokenizer(vocabulary)
+    folder = save_tiny(tmp_path, vocabulary=len(tokenizer), tokenizer=tokenizer, seed=5)
+    drafter = text_of_model(folder, target)
+    prompts = [list(pair) for pair in product(range(1, vocabulary), repeat=2)]
+    sequences = Sequences.from_prompts(prompts, width=16, device=target.device)
+    drafter.begin(sequences, None, sampling)
+    draft = drafter.propose(sequences, 2, torch.zeros(len(prompts), 0))
+    assert len({tuple(row) for row in draft.tokens.tolist()}) > 1
+    random = torch.Generator().manual_seed(0)
+    logits = [torch.randn(vocabulary**place, vocabulary, generator=random) * 2 for place in range(3)]
+    for row in range(len(prompts)):
+        one = draft.rows(torch.tensor([row]))
+        got = output_distribution(SpeculativeSampling(), logits, one, torch.ones(1, dtype=torch.float64), sampling)
+        assert total_variation(got, target_distribution(logits, sampling)) < 1e-6
+
+
+def test_a_drafted_text_is_split_as_the_target_splits_it():
+    """After "ret", "urn x" goes on within a word, so it is split alone; the end of text becomes the target's."""
+    core = Tokenizer(models.WordLevel({"<eos>": 0, "ret": 1, "urn": 2, "return": 3, "x": 4, "f": 5}, unk_token="<eos>"))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.Whitespace(), decoders.Fuse()
+    theirs = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>")
+    own = tokenizer_of(["u", "r", "n", " ", "x", "<end>"], decoders.Fuse(), eos_token="<end>")
+    drafter = StringMatch.__new__(StringMatch)
+    drafter._tokenizer, drafter._target = own, SimpleNamespace(tokenizer=theirs, vocabulary_size=6)
+    assert drafter._in_tokens_of_target([1], [0], [0, 1, 2, 3, 4, 5, 4]) == [2, 4, 0]
+    assert drafter._in_tokens_of_target([1], [0], [3, 4, 3]) == [4]
+    assert drafter._in_tokens_of_target([1], [0], [5]) == [0]
 
 
 def test_a_short_context_is_moved_along(tmp_path):

@@ -22,7 +22,7 @@ MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "wedge
 DRAFTERS = (
     "small_transformer", "ngram", "prompt_lookup", "medusa", "layer_skip", "uniform_random", "eagle3", "corpus_unigram",
     "dart", "suffix_lookup", "input_copy", "hierarchical", "remote", "other_tokenizer", "eagle_tree",
-    "transformer_tree", "online_medusa", "online_small_transformer", "eagle", "online_bandit",
+    "transformer_tree", "online_medusa", "online_small_transformer", "eagle", "online_bandit", "string_match",
 )  # fmt: skip
 LineStyle = Literal["-", "--", "-.", ":"]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
