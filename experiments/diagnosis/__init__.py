@@ -1,0 +1,1 @@
+"""Diagnosis of published drafters: their conventions, tried one by one on the target's own text."""
