@@ -49,6 +49,7 @@ VARIATIONS: dict[str, Variations] = {
     "eagle": of_eagle,
     "eagle_tree": of_eagle,
     "eagle3": of_eagle,
+    "peagle": of_eagle,
     "dflash": of_dflash,
     "mtp": of_mtp,
 }

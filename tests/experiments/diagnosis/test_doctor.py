@@ -17,6 +17,7 @@ from framework.core.draft import Draft, SamplingScheme
 from framework.models.pretrained import load_target
 from framework.training.eagle_training import EagleTraining
 
+ZOO = Path(doctor.__file__).parent / "zoo"
 NUMBERS = "eagle_aux_hidden_state_layer_ids"
 QKV = [f"midlayer.self_attn.{kind}_proj.weight" for kind in "qkv"]
 
@@ -168,3 +169,29 @@ def test_the_longest_right_path_of_a_tree_counts_and_intervals_treat_prompts_as_
     assert found.mean == pytest.approx(0.5)
     assert found.high - found.mean == pytest.approx(4.302653 * 0.5 / 3**0.5)
     assert better.ahead_of(worse, comparisons=4).low < found.low
+
+
+def part_of_the_vocabulary(config, tensors):
+    """Keep three quarters of the draft vocabulary, and store their token ids as d2t."""
+    number = len(tensors["lm_head.weight"])
+    kept = torch.randperm(number, generator=torch.Generator().manual_seed(0))[: number * 3 // 4].sort().values
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][kept].clone()
+    tensors["d2t"], config["draft_vocab_size"] = kept, len(kept)
+
+
+EMBEDDED = {
+    other_norm: "trained for: norm_before_residual=true.",
+    other_order: "trained for: embedding and state in the other order.",
+    part_of_the_vocabulary: "trained for: d2t as token ids, not offsets.",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", EMBEDDED)
+def test_mistakes_in_the_embedded_layer_are_named(tmp_path, monkeypatch, capsys, mistake):
+    monkeypatch.chdir(tmp_path)
+    layer = plant(mistake, ZOO / "eagle3", tmp_path / "layer")
+    size = ["prompts.count=24", "max_new_tokens=24", "batch_size=24"]
+    monkeypatch.setattr(sys, "argv", ["doctor", "device=cpu", f"drafter.path={layer}", *size])
+    text, code = run(capsys)
+    assert code == 1 and EMBEDDED[mistake] in text, text
