@@ -17,6 +17,7 @@ from experiments.config.builders import build_target, build_with_target
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
 from experiments.config.progress import Steps
+from experiments.measurement.ranks import started_together
 from experiments.reporting.publish import relative
 from experiments.train import check_lengths, check_training
 from experiments.trainer.texts import read_text
@@ -35,6 +36,8 @@ def extract(cfg: DictConfig, drafter: str, folder: Path) -> StatesIndex:
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
+    if started_together():
+        raise ValueError("extract_states was started as several processes; allowed: one, without torchrun")
     recipe, samples, factory = check_training(cfg, drafter, texts=("prompts",))
     if cfg.dtype not in DTYPES:
         raise OptionError("dtype", cfg.dtype, ", ".join(DTYPES))

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from experiments import extract_states, train
-from experiments.extract_states import write_shards
+from experiments.extract_states import extract, write_shards
 from experiments.trainer.training_data import Windows
 from framework.conformance.tiny_models import tiny_target
 from framework.training.eagle_training import EagleTraining
@@ -140,6 +141,13 @@ def test_states_of_something_else_are_refused(tmp_path, target):
         StoredStates(tmp_path)
     with pytest.raises(OSError, match=r"^states is .*, without states\.json"):
         StoredStates(tmp_path / "nowhere")
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"^extract_states was started as several processes; allowed: one"):
+        extract(OmegaConf.create(), "eagle3", tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
