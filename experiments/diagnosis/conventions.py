@@ -73,7 +73,9 @@ class Setting:
         """Overrides, lines of config.json and tensors that lead from the given setting to this one."""
         changed = [key for key, value in self.options.items() if given.options[key] != value]
         found = [f"drafter.{key}={self.options[key]}" for key in changed]
-        keys = [key for key, value in self.config.items() if given.config.get(key) != value]
+        keys = [
+            key for key, value in self.config.items() if given.config.get(key, False) != value
+        ]  # absent flags are false
         found += [f'in config.json, "{key}": {json.dumps(self.config[key])}' for key in keys]
         names = [name for name, tensor in self.tensors.items() if given.tensors.get(name) is not tensor]
         names += [name for name in given.tensors if name not in self.tensors]
