@@ -72,15 +72,16 @@ def main(cfg: DictConfig) -> None:
                 return positions_of(setting, cfg, target, files=files, given=given)
 
             findings = examine(given, VARIATIONS[name], num_decoder_layers(target.model.model), measured)
-            assert findings.best is not None, "else it raises"
-            other = of_other_prompts(findings.best, cfg, target, files=files, given=given)
         Console(width=None if sys.stdout.isatty() else WIDTH).print(
             shown(table(findings, gamma=cfg.max_gamma), title="Settings, the most accepted tokens first")
         )
-        print("\n".join(in_words(findings) + chat_in_words(findings, other, is_chat=is_chat_of(cfg))))
-        if cfg.out is not None and files is not None and findings.best is not given:
-            findings.best.save(Path(str(cfg.out)).expanduser(), files, given=given)
-            print(f"Written: {cfg.out}")
+        print("\n".join(in_words(findings)))
+        assert findings.best is not None, "else it raises"
+        if cfg.out is not None and files is not None:
+            print(write_best(findings.best, Path(str(cfg.out)).expanduser(), files, given=given))
+        with status("measuring with and without the chat template"):
+            lines = compare_chat(findings, cfg, target, files=files, given=given)
+        print("\n".join(lines), end="\n" if lines else "")
         if not findings.fits_as_given:
             sys.exit(1)
 
@@ -105,6 +106,8 @@ def opened(cfg: DictConfig, name: str) -> tuple[PublishedFiles | None, Setting]:
     """The checkpoint and its setting; None: only options are changed (a target's own layer, or heads trained here)."""
     options = {key: cfg.drafter[key] for key in OPTIONS if key in cfg.drafter}
     if name == "mtp" or not is_published(cfg.drafter.path, own="medusa"):
+        if cfg.out is not None:
+            raise OptionError("out", cfg.out, "null for layers of the target and for heads trained here")
         return None, Setting(config={}, tensors={}, options=options)
     with options_under("drafter"):
         files = open_published(cfg.drafter.path)
@@ -151,23 +154,19 @@ def is_chat_of(cfg: DictConfig) -> bool:
     return cfg.prompts.chat is not False
 
 
-def of_other_prompts(
-    best: Setting, cfg: DictConfig, target: Target, *, files: PublishedFiles | None, given: Setting
-) -> Positions | None:
-    """The best setting with the chat template, or without it; None: the tokenizer has none."""
+def compare_chat(
+    findings: Findings, cfg: DictConfig, target: Target, *, files: PublishedFiles | None, given: Setting
+) -> list[str]:
+    """The line about the chat template, with which and without which the best setting is measured; []: none."""
     if not target.tokenizer.chat_template:
-        return None
-    cfg = cfg.copy()
-    OmegaConf.update(cfg, "prompts", {"chat": not is_chat_of(cfg), "system": None})
-    return positions_of(best, cfg, target, files=files, given=given)
-
-
-def chat_in_words(findings: Findings, other: Positions | None, *, is_chat: bool) -> list[str]:
-    """The line about the chat template, if the tokenizer has one."""
-    if other is None:
         return []
     assert findings.best is not None, "nothing could be measured"
-    own = findings.of(findings.best)
+    own, is_chat, cfg = findings.of(findings.best), is_chat_of(cfg), cfg.copy()
+    OmegaConf.update(cfg, "prompts", {"chat": not is_chat, "system": None})
+    try:
+        other = positions_of(findings.best, cfg, target, files=files, given=given)
+    except ValueError as error:  # prompts without a template may be too long with it
+        return [f"Chat template: not compared, since {error}"]
     ahead = other.apart_from(own)
     with_, without = (own, other) if is_chat else (other, own)
     shares = f"{with_.accuracy:.1%} with the chat template, {without.accuracy:.1%} without"
@@ -175,3 +174,12 @@ def chat_in_words(findings: Findings, other: Positions | None, *, is_chat: bool)
         return [f"Chat template: no clear difference ({shares}; the texts differ)."]
     better = str(is_chat is (ahead.high < 0)).lower()
     return [f"Chat template: prompts.chat={better} is better ({shares}; the texts differ, so it is a hint)."]
+
+
+def write_best(best: Setting, folder: Path, files: PublishedFiles, *, given: Setting) -> str:
+    """Write the files of the best setting, unless it is the given one; return the line about it."""
+    if best is given:
+        return "Nothing is written: the files are right as they are."
+    best.save(folder, files, given=given)
+    options = [f"drafter.{key}={value}" for key, value in best.options.items() if given.options[key] != value]
+    return " ".join([f"Written: {folder}", *(["to be read with", *options] if options else [])])

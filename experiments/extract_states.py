@@ -6,6 +6,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
     run_command("extract_states")
     raise SystemExit
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def extract(cfg: DictConfig, drafter: str, folder: Path) -> StatesIndex:
         raise OptionError("target", cfg.target.path, "a target without an encoder, whose texts are windows")
     trainable = build_with_target(factory, cfg.training.trainable, target)
     if not reads_states(trainable):
-        raise OptionError("drafter", drafter, "dart, eagle, eagle3, medusa", "whose training needs more than states")
+        raise OptionError("training", drafter, "dart, eagle, eagle3, medusa", "whose training needs more than states")
     text = read_text(cfg, target, samples, window=recipe.window, folder=folder / "samples", stride=recipe.window)
     assert isinstance(text, Windows)
     index = StatesIndex(
@@ -112,8 +113,10 @@ def write_shards(
     with Steps(len(index.shards), "storing states", completed=len(index.shards) - len(missing)) as steps:
         for shard in missing:
             tokens = text.at(index.shards[shard])
-            passes = [states(some.to(device)) for some in tokens.split(batch)]
-            kept = [[part.to("cpu", DTYPES[index.dtype]) for part in each if part is not None] for each in passes]
+            kept = [
+                [part.to("cpu", DTYPES[index.dtype]) for part in states(some.to(device)) if part is not None]
+                for some in tokens.split(batch)
+            ]
             output, *features = (torch.cat(parts) for parts in zip(*kept, strict=True))
             index.write_shard(folder, shard, tokens, output, features[0] if features else None)
             steps.update("storing states", advance=1)
@@ -126,4 +129,4 @@ def main(cfg: DictConfig) -> None:
         extract(cfg, choices["training"] or choices["drafter"], folder)
         kept = [each for each in HydraConfig.get().overrides.task if each.split("=")[0] not in OWN]
         again = [*kept, f"drafter={choices['drafter']}", f"states={relative(folder)}"]
-        print(" ".join(["Next: python -m experiments.train", *again]))
+        print(f"Next: python -m experiments.train {shlex.join(again)}")

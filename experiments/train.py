@@ -63,7 +63,8 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
     recipe, samples, factory = check_before_loading(cfg, drafter)
     if recipe.batch % ranks.size:
         raise OptionError("training.batch", recipe.batch, f"a multiple of the {ranks.size} processes")
-    stored = None if cfg.states is None else StoredStates(Path(str(cfg.states)).expanduser())
+    states = None if cfg.states is None else Path(str(cfg.states)).expanduser()
+    stored = None if states is None else StoredStates(states)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     with status("loading the target"):
@@ -77,7 +78,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
         use_states(stored, trainable, target, recipe, drafter)
     made_of = _made_of(cfg, samples, target) | {"states": stored and stored.index.dtype}
     trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=made_of, ranks=ranks)
-    cache = Path(cfg.states or cfg.folder) / "samples"
+    cache = (states or Path(cfg.folder)) / "samples"
     stride = recipe.window if stored else 1
     text = read_text(cfg, target, samples, window=recipe.window, folder=cache, stride=stride, ranks=ranks)
     trainer.agree({"text": text.fingerprint()})

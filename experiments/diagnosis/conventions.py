@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from framework.heads.published_dflash import spread_layers
 from framework.heads.published_eagle import LAYER_NUMBERS, LAYERS
 from framework.heads.published_files import PICKLED, SAFE, Export, PublishedFiles
 from framework.heads.published_medusa import ORIGINAL_FILE
@@ -89,7 +90,7 @@ class Setting:
 
         Args:
             folder: is created if missing.
-            files: the given files, of which unchanged ones are copied.
+            files: the given files; unchanged ones are copied.
             given: the setting of these files.
             link: whether to link them instead.
         """
@@ -138,7 +139,8 @@ def of_eagle(now: Setting, depth: int) -> Iterator[Setting]:
 
 def of_dflash(now: Setting, depth: int) -> Iterator[Setting]:
     """Conventions of DFlash and DSpark."""
-    yield from layer_numbers(now, depth)
+    unnamed = ("dflash_config", "target_layer_ids"), spread_layers(depth, now.config.get("num_hidden_layers", 1))
+    yield from layer_numbers(now, depth, unnamed=unnamed)
     yield from draft_vocabularies(now)
     if "speculators_model_type" in now.config:
         anchor, is_dspark = "sample_from_anchor", now.config["speculators_model_type"] == "dspark"
@@ -165,12 +167,20 @@ def of_mtp(now: Setting, depth: int) -> Iterator[Setting]:
     yield now.optioned(f"states fed back {other.replace('_', ' ')}", "chained", other)
 
 
-def layer_numbers(now: Setting, depth: int) -> Iterator[Setting]:
-    """The target's layers one lower and one higher, and those of the original EAGLE-3."""
+def layer_numbers(
+    now: Setting, depth: int, *, unnamed: tuple[tuple[str, ...], list[int]] | None = None
+) -> Iterator[Setting]:
+    """The target's layers one lower and one higher, and those of the original EAGLE-3.
+
+    Args:
+        unnamed: place and numbers of the layers that a config without them means; None: those of the original EAGLE-3.
+    """
     original = [2, depth // 2, depth - 3]
-    place = next((place for place in LAYER_PLACES if now.entry(*place)), None)
-    numbers = original if place is None else list(now.entry(*place))
-    place = place or (LAYERS,)
+    place, numbers = unnamed or ((LAYERS,), original)
+    for known in LAYER_PLACES:
+        if found := now.entry(*known):
+            place, numbers = known, list(found)
+            break
     convention = now.options.get("layer_numbers") or LAYER_NUMBERS[place != (LAYERS,)]
     for shift, by in ((-1, "lower"), (1, "higher")):
         shifted = [number + shift for number in numbers]
@@ -187,7 +197,8 @@ def layer_numbers(now: Setting, depth: int) -> Iterator[Setting]:
 def norm_flags(now: Setting) -> Iterator[Setting]:
     """Each option of norms flipped, where the tensors allow it."""
     of_tensors = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}
-    for flag in ("norm_before_residual", "norm_output", *of_tensors):
+    feeds_back = not any(name.endswith("mask_hidden") for name in now.tensors)  # P-EAGLE never reads its own states
+    for flag in ("norm_before_residual", *(["norm_output"] if feeds_back else []), *of_tensors):
         flipped = not now.config.get(flag)
         if flag not in of_tensors or (of_tensors[flag] in now.tensors) is flipped:
             yield now.configured(f"{flag}={str(flipped).lower()}", flipped, flag)

@@ -108,7 +108,11 @@ class Positions:
 def measure(
     drafter: Drafter, target: Target, prompts: Sequence[Prompt], *, stopping: Stopping, gamma: int, batch_size: int
 ) -> Positions:
-    """Draft at every position of the target's greedy continuations, by the engine's loop with teacher forcing."""
+    """Draft at every position of the target's greedy continuations, by the engine's loop with teacher forcing.
+
+    Raises:
+        ValueError: fewer than two continuations are long enough.
+    """
     engine = Engine(
         target=target,
         drafter=drafter,
@@ -128,6 +132,12 @@ def measure(
 
         done = engine.generate(batch, stopping=stopping, seeds=[0] * len(batch), on_round=keep)
         texts += [_text(tokens, each, gamma) for tokens, each in zip(done.tokens, drafts, strict=True)]
+    long = sum(bool(text.first) for text in texts)
+    if long < 2:
+        raise ValueError(
+            f"{long} of {len(texts)} prompts have a continuation of more than max_gamma = {gamma} tokens; allowed: at "
+            "least 2; see prompts.count, max_new_tokens and stop_at_eos"
+        )
     return Positions(texts)
 
 

@@ -100,6 +100,8 @@ def _try(findings: Findings, setting: Setting, measured: Callable[[Setting], Pos
     try:
         findings.measured[setting.names] = setting, measured(setting)
     except OptionError as error:
+        if not error.option.endswith("path"):  # a mistake of the user, not of the files
+            raise
         findings.refused[setting.names] = error.problem or str(error)
         return error
     if setting is findings.given:

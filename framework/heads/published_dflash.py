@@ -150,7 +150,7 @@ def _settings(files: PublishedFiles) -> _Settings:
 def _of_the_original(files: PublishedFiles) -> _Settings:
     config = files.config
     own = config["dflash_config"]
-    numbers = own.get("target_layer_ids") or _spread(config["num_target_layers"], config["num_hidden_layers"])
+    numbers = own.get("target_layer_ids") or spread_layers(config["num_target_layers"], config["num_hidden_layers"])
     return _Settings(
         layers=config,
         block_size=config.get("block_size") or own["block_size"],
@@ -159,7 +159,7 @@ def _of_the_original(files: PublishedFiles) -> _Settings:
     )
 
 
-def _spread(num_target_layers: int, num_layers: int) -> list[int]:
+def spread_layers(num_target_layers: int, num_layers: int) -> list[int]:
     """Numbers of the target's layers where a config names none: evenly spread from the second to the last but two."""
     if num_layers == 1:
         return [num_target_layers // 2]

@@ -41,7 +41,7 @@ def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -
         path: a local folder, or a hub name.
         target: the target that it was trained for.
         layer_numbers: how the config numbers the target's layers: "hidden_states" by the entry of `hidden_states`;
-            "outputs" by the layer whose output it is, one less. None: as the projects do that name them so.
+            "outputs" by the layer whose output it is, one less. None: by the entry's place in config.json.
 
     Raises:
         OSError: the files cannot be read.
@@ -71,6 +71,10 @@ def _read(path: str, target: Target, layer_numbers: str | None) -> EagleOneLayer
     tensors = {name: tensor for name, tensor in files.tensors().items() if name not in OF_THE_TARGET}
     is_three = any(name.endswith("hidden_norm.weight") for name in tensors)
     config = _config(files, tensors)
+    if layer_numbers and not is_three:
+        raise OptionError(
+            "layer_numbers", layer_numbers, "null for an EAGLE-1 layer, which reads the last hidden state"
+        )
     layer = _three(files, tensors, config, target, layer_numbers) if is_three else _one(files, tensors, config, target)
     layer.name_or_path = path  # type: ignore[assignment]  # as for models of transformers
     return layer
@@ -148,6 +152,8 @@ def _config_of(layer: EagleOneLayer | EagleThreeLayer) -> dict[str, Any]:
         config[LAYERS] = list(layer.hidden_layers)
         config |= {flag: value for flag, value in layer.flags.items() if value}
         config |= {} if layer.mask_token is None else {"mask_token_id": layer.mask_token}
+        if layer.ends.hidden_size != layer.config.hidden_size:
+            config["target_hidden_size"] = layer.ends.hidden_size
     return config
 
 
@@ -223,6 +229,8 @@ def _hidden_layers(files: PublishedFiles, depth: int, layer_numbers: str | None)
     of_outputs = (config.get("eagle_config") or {}).get(LAYERS) or config.get("target_layer_ids")
     named = config.get(LAYERS) or of_outputs
     if not named:
+        if layer_numbers:
+            raise OptionError("layer_numbers", layer_numbers, "null, since config.json names no layers")
         return 2, depth // 2, depth - 3
     from_outputs = layer_numbers == "outputs" or (layer_numbers is None and named is of_outputs)
     return tuple(layer + from_outputs for layer in named)
@@ -251,8 +259,9 @@ def _biases(tensors: Mapping[str, Tensor]) -> frozenset[str]:
 def _check_mapping(files: PublishedFiles, tensors: dict[str, Tensor], config: Config, target: Target) -> None:
     """Check d2t, and add t2d if the files lack it."""
     mapped = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
-    if mapped.min() < 0 or mapped.max() >= target.vocabulary_size or len(mapped.unique()) < len(mapped):
-        raise _refusal(files, f"whose d2t does not map to different tokens below {target.vocabulary_size}")
+    size = min(config.vocab_size, target.vocabulary_size)
+    if mapped.min() < 0 or mapped.max() >= size or len(mapped.unique()) < len(mapped):
+        raise _refusal(files, f"whose d2t does not map to different tokens below {size}")
     kept = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill(0, mapped, True)
     if not torch.equal(tensors.setdefault("t2d", kept), kept):
         raise _refusal(files, "whose t2d marks other tokens than d2t maps to")
