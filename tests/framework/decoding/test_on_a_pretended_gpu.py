@@ -67,6 +67,11 @@ DRAFTERS = dict.fromkeys(NAMES, SUMMARY_ALONE) | {
     # The host tokenises the text again, and copies it with its lengths, and the uniforms. It waits for the number of
     # tokens to read, and for the drafted tokens.
     "other_tokenizer": InARound(waits=3, uploads=5),
+    # The same, and the tokens that the host finds in the drafted text.
+    "string_match": InARound(waits=3, uploads=5),
+    # The host waits for the outcome, which is the reward, and for the number of tokens that other drafters' rounds left
+    # to read; prompt lookup copies its tokens.
+    "online_bandit": InARound(waits=3, uploads=1),
 }
 
 
