@@ -16,6 +16,7 @@ from experiments.measurement.ranks import Ranks
 from experiments.trainer.precision import Float32Muon, has_fast_bfloat16
 from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
+from framework.training.whole_file import write_whole
 
 MAX_GRADIENT = 1.0  # global gradient norm
 LOSS_EVERY = 10  # steps between training losses in the history
@@ -170,10 +171,7 @@ class Trainer:
             "seconds": self.seconds,
             "history": self.history,
         }
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.file.with_suffix(".new")
-        torch.save(content, unfinished)
-        unfinished.replace(self.file)  # atomic: a kill leaves the old checkpoint or the new one
+        write_whole(self.file, lambda file: torch.save(content, file))
 
     def run(
         self,

@@ -19,6 +19,7 @@ from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
 from framework.models.target import Target
 from framework.prompts.prompt_source import PromptSource
+from framework.training.whole_file import write_whole
 
 TEXTS_PER_CALL = 64  # tokenizer batch: large enough for its threads, small enough for memory
 
@@ -113,7 +114,8 @@ def stream_of_samples(
         texts = _kept(file, begun)
         if texts is None:
             texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
-            _write_whole(file, texts)
+            content = json.dumps(texts)
+            write_whole(file, lambda path: path.write_text(content))
         return texts
 
     own = range(len(batches))[ranks.number :: ranks.size]
@@ -143,14 +145,6 @@ def _continued(
     plain = Autoregressive(target=target, sampling=Sampling(temperature=temperature))
     new = plain.generate(prompts, stopping=stopping, seeds=seeds).tokens
     return [prompt + tokens for prompt, tokens in zip(prompts, new, strict=True)]
-
-
-def _write_whole(file: Path, texts: list[list[int]]) -> None:
-    """Write a file atomically."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".new")
-    unfinished.write_text(json.dumps(texts))
-    unfinished.replace(file)
 
 
 def _joined(documents: list[list[int]], target: Target) -> np.ndarray:

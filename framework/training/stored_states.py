@@ -5,7 +5,7 @@ B rows, T tokens, W windows of a shard, H hidden, n layers.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from framework.core.option_error import MissingFileError, OptionError, UnreadableError
+from framework.training.whole_file import write_whole
 
 INDEX = "states.json"
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -60,7 +61,7 @@ class StatesIndex:
 
     def write(self, folder: Path) -> None:
         """Write the index."""
-        _replace(folder / INDEX, lambda file: file.write_text(json.dumps(asdict(self), indent=1) + "\n"))
+        write_whole(folder / INDEX, lambda file: file.write_text(json.dumps(asdict(self), indent=1) + "\n"))
 
     def write_shard(self, folder: Path, shard: int, tokens: Tensor, states: Tensor, features: Tensor | None) -> None:
         """Write a shard; after a kill it is there as a whole, or not at all.
@@ -74,7 +75,7 @@ class StatesIndex:
         parts = {OUTPUT: states} | dict(zip(_names(self.layers), _split(features, len(self.layers)), strict=True))
         tensors = {name: part.to("cpu", DTYPES[self.dtype]).contiguous() for name, part in parts.items()}
         tensors[TOKENS] = tokens.to("cpu", torch.int32)
-        _replace(self.file(folder, shard), lambda file: save_file(tensors, file))
+        write_whole(self.file(folder, shard), lambda file: save_file(tensors, file))
 
     def num_bytes(self, states: Tensor, features: Tensor | None, windows: int) -> int:
         """Size of the states of so many windows on the disk, from those of one.
@@ -187,10 +188,3 @@ def _split(features: Tensor | None, number: int) -> tuple[Tensor, ...]:
 
 def _digest(window: Tensor) -> bytes:
     return hashlib.sha256(window.int().numpy().tobytes()).digest()
-
-
-def _replace(file: Path, write: Callable[[Path], object]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".new")
-    write(unfinished)
-    unfinished.replace(file)  # atomic
