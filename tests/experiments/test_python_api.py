@@ -65,7 +65,8 @@ def test_the_tour_runs_and_holds_what_it_printed(monkeypatch):
     ]
     assert [ours.execution_count for ours, _ in pairs] == list(range(1, len(pairs) + 1))
     for ours, theirs in pairs:
-        assert [kinds(output) for output in ours.outputs] == [kinds(output) for output in theirs.outputs]
+        found = iter([kinds(output) for output in theirs.outputs])  # lines about progress may stand between
+        assert all(kinds(output) in found for output in ours.outputs)
     assert "image/png" in {kind for _, theirs in pairs for output in theirs.outputs for kind in kinds(output)}
 
 
