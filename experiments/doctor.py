@@ -29,29 +29,30 @@ from experiments.config.option_checks import check_kind
 from experiments.diagnosis.conventions import (
     Setting,
     Variations,
-    of_dflash,
-    of_eagle,
-    of_medusa,
-    of_mtp,
+    dflash_variations,
+    eagle_variations,
+    medusa_variations,
+    mtp_variations,
     read_setting,
 )
 from experiments.diagnosis.positions import Positions, measure
-from experiments.diagnosis.verdict import GIVEN, Findings, examine, in_words, named
+from experiments.diagnosis.verdict import GIVEN, Findings, examine, in_words, setting_name
 from experiments.reporting.tables.text_table import Cells, shown
 from framework.core.option_error import OptionError, options_under
 from framework.core.validation import check_whole
 from framework.heads.published_files import PublishedFiles, is_published, open_published
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
+from framework.prompts.prompt_set import PromptSet
 
 VARIATIONS: dict[str, Variations] = {
-    "medusa": of_medusa,
-    "eagle": of_eagle,
-    "eagle_tree": of_eagle,
-    "eagle3": of_eagle,
-    "peagle": of_eagle,
-    "dflash": of_dflash,
-    "mtp": of_mtp,
+    "medusa": medusa_variations,
+    "eagle": eagle_variations,
+    "eagle_tree": eagle_variations,
+    "eagle3": eagle_variations,
+    "peagle": eagle_variations,
+    "dflash": dflash_variations,
+    "mtp": mtp_variations,
 }
 WIDTH = 120  # characters of the table without a terminal, for which rich assumes 80
 OPTIONS = ("layer_numbers", "chained")  # options that state a convention
@@ -62,21 +63,21 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="nothing was written"):
         name = str(HydraConfig.get().runtime.choices["drafter"])
         check(cfg, name)
-        files, given = opened(cfg, name)
+        files, given = open_drafter(cfg, name)
         with status("loading the target"):
             target = build_target(cfg)
+        prompts = build_prompts(cfg, target)
         with status("measuring") as doing:
 
             def measured(setting: Setting) -> Positions:
-                doing.update(f"measuring: {named(setting)}")
-                return positions_of(setting, cfg, target, files=files, given=given)
+                doing.update(f"measuring: {setting_name(setting)}")
+                return measure_setting(setting, prompts, cfg, target, files=files, given=given)
 
             findings = examine(given, VARIATIONS[name], num_decoder_layers(target.model.model), measured)
         Console(width=None if sys.stdout.isatty() else WIDTH).print(
             shown(table(findings, gamma=cfg.max_gamma), title="Settings, the most accepted tokens first")
         )
         print("\n".join(in_words(findings)))
-        assert findings.best is not None, "else it raises"
         if cfg.out is not None and files is not None:
             print(write_best(findings.best, Path(str(cfg.out)).expanduser(), files, given=given))
         with status("measuring with and without the chat template"):
@@ -102,7 +103,7 @@ def check(cfg: DictConfig, name: str) -> None:
     build(cfg.prompts.source), build(cfg.drafter)
 
 
-def opened(cfg: DictConfig, name: str) -> tuple[PublishedFiles | None, Setting]:
+def open_drafter(cfg: DictConfig, name: str) -> tuple[PublishedFiles | None, Setting]:
     """The checkpoint and its setting; None: only options are changed (a target's own layer, or heads trained here)."""
     options = {key: cfg.drafter[key] for key in OPTIONS if key in cfg.drafter}
     if name == "mtp" or not is_published(cfg.drafter.path, own="medusa"):
@@ -114,8 +115,14 @@ def opened(cfg: DictConfig, name: str) -> tuple[PublishedFiles | None, Setting]:
         return files, read_setting(files, options)
 
 
-def positions_of(
-    setting: Setting, cfg: DictConfig, target: Target, *, files: PublishedFiles | None, given: Setting
+def measure_setting(
+    setting: Setting,
+    prompts: PromptSet,
+    cfg: DictConfig,
+    target: Target,
+    *,
+    files: PublishedFiles | None,
+    given: Setting,
 ) -> Positions:
     """Accuracy at all positions, with the drafter's own code on the changed files.
 
@@ -130,26 +137,24 @@ def positions_of(
             OmegaConf.update(cfg, "drafter.path", folder)
         drafter = build_with_target(build(cfg.drafter), cfg.drafter, target)
     check_tree(drafter, cfg.max_gamma, target.model.context)
-    prompts = [list(prompt.tokens) for prompt in build_prompts(cfg, target).prompts]
-    stopping = build_stopping(cfg, target)
-    return measure(drafter, target, prompts, stopping=stopping, gamma=cfg.max_gamma, batch_size=cfg.batch_size)
+    tokens, stopping = [list(prompt.tokens) for prompt in prompts.prompts], build_stopping(cfg, target)
+    return measure(drafter, target, tokens, stopping=stopping, gamma=cfg.max_gamma, batch_size=cfg.batch_size)
 
 
 def table(findings: Findings, *, gamma: int) -> Cells:
     """All settings, the most accepted tokens first, with their differences from the best one."""
-    assert findings.best is not None, "nothing could be measured"
     best = findings.of(findings.best)
     cells = [["setting", "first token", f"accepted of {gamma}", "difference"]]
     for setting, positions in findings.ranked():
         ahead = positions.ahead_of(best, comparisons=findings.comparisons)
         difference = "best" if setting is findings.best else str(ahead)
-        cells.append([named(setting), f"{positions.accuracy:.1%}", f"{positions.accepted:.2f}", difference])
+        cells.append([setting_name(setting), f"{positions.accuracy:.1%}", f"{positions.accepted:.2f}", difference])
     for names, reason in findings.refused.items():
         cells.append(["; ".join(names) or GIVEN, "–", "–", f"refused: {reason}"])
     return cells
 
 
-def is_chat_of(cfg: DictConfig) -> bool:
+def uses_chat(cfg: DictConfig) -> bool:
     """Whether the prompts are turns of a chat, for a tokenizer with a template."""
     return cfg.prompts.chat is not False
 
@@ -160,11 +165,10 @@ def compare_chat(
     """The line about the chat template, with which and without which the best setting is measured; []: none."""
     if not target.tokenizer.chat_template:
         return []
-    assert findings.best is not None, "nothing could be measured"
-    own, is_chat, cfg = findings.of(findings.best), is_chat_of(cfg), cfg.copy()
+    own, is_chat, cfg = findings.of(findings.best), uses_chat(cfg), cfg.copy()
     OmegaConf.update(cfg, "prompts", {"chat": not is_chat, "system": None})
     try:
-        other = positions_of(findings.best, cfg, target, files=files, given=given)
+        other = measure_setting(findings.best, build_prompts(cfg, target), cfg, target, files=files, given=given)
     except ValueError as error:  # prompts without a template may be too long with it
         return [f"Chat template: not compared, since {error}"]
     ahead = other.apart_from(own)

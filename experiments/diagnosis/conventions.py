@@ -55,15 +55,15 @@ class Setting:
             found = (found or {}).get(key)
         return found
 
-    def configured(self, name: str, value: Any, *path: str) -> "Setting":
+    def with_config(self, name: str, value: Any, *path: str) -> "Setting":
         """The setting with another entry of config.json."""
         return self._with(name, config=_put(self.config, value, *path))
 
-    def filled(self, name: str, tensors: Mapping[str, Tensor]) -> "Setting":
+    def with_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> "Setting":
         """The setting with other tensors of these names."""
         return self._with(name, tensors={**self.tensors, **tensors})
 
-    def optioned(self, name: str, option: str, value: Any) -> "Setting":
+    def with_option(self, name: str, option: str, value: Any) -> "Setting":
         """The setting with another value of an option."""
         return self._with(name, options={**self.options, option: value})
 
@@ -127,7 +127,7 @@ Variations = Callable[[Setting, int], Iterator[Setting]]
 """Settings that differ from one in a single convention; the number is that of the target's layers."""
 
 
-def of_eagle(now: Setting, depth: int) -> Iterator[Setting]:
+def eagle_variations(now: Setting, depth: int) -> Iterator[Setting]:
     """Conventions of EAGLE-1, 2 and 3."""
     is_three = any(name.endswith("hidden_norm.weight") for name in now.tensors)
     if is_three:
@@ -137,7 +137,7 @@ def of_eagle(now: Setting, depth: int) -> Iterator[Setting]:
     yield from orders(now, is_three=is_three)
 
 
-def of_dflash(now: Setting, depth: int) -> Iterator[Setting]:
+def dflash_variations(now: Setting, depth: int) -> Iterator[Setting]:
     """Conventions of DFlash and DSpark."""
     unnamed = ("dflash_config", "target_layer_ids"), spread_layers(depth, now.config.get("num_hidden_layers", 1))
     yield from layer_numbers(now, depth, unnamed=unnamed)
@@ -145,10 +145,10 @@ def of_dflash(now: Setting, depth: int) -> Iterator[Setting]:
     if "speculators_model_type" in now.config:
         anchor, is_dspark = "sample_from_anchor", now.config["speculators_model_type"] == "dspark"
         flipped = not now.config.get(anchor, is_dspark)
-        yield now.configured(f"the first position predicts {'a token' if flipped else 'none'}", flipped, anchor)
+        yield now.with_config(f"the first position predicts {'a token' if flipped else 'none'}", flipped, anchor)
 
 
-def of_medusa(now: Setting, depth: int) -> Iterator[Setting]:
+def medusa_variations(now: Setting, depth: int) -> Iterator[Setting]:
     """The heads counted from the next token, which the target itself predicts, instead of the one after it."""
     found = {name: OF_MEDUSA.fullmatch(name) for name in now.tensors}
     if max((int(match[2]) for match in found.values() if match), default=0):
@@ -161,10 +161,10 @@ def of_medusa(now: Setting, depth: int) -> Iterator[Setting]:
         yield replace(now, names=(*now.names, "positions one earlier: without the first head"), tensors=kept)
 
 
-def of_mtp(now: Setting, depth: int) -> Iterator[Setting]:
+def mtp_variations(now: Setting, depth: int) -> Iterator[Setting]:
     """The predicted state fed back before or after its norm."""
     other = "before_norm" if now.options["chained"] == "after_norm" else "after_norm"
-    yield now.optioned(f"states fed back {other.replace('_', ' ')}", "chained", other)
+    yield now.with_option(f"states fed back {other.replace('_', ' ')}", "chained", other)
 
 
 def layer_numbers(
@@ -187,11 +187,11 @@ def layer_numbers(
         name = f"layers one {by}: {', '.join(map(str, shifted))}"
         meant = LAYER_NUMBERS[shift > 0]
         if "layer_numbers" in now.options and now.entry(*place) and convention != meant:
-            yield now.optioned(f"{name}, as layer_numbers={meant}", "layer_numbers", meant)
+            yield now.with_option(f"{name}, as layer_numbers={meant}", "layer_numbers", meant)
         elif min(shifted) >= 0 and max(shifted) <= depth:
-            yield now.configured(name, shifted, *place)
+            yield now.with_config(name, shifted, *place)
     if place == (LAYERS,) and convention == LAYER_NUMBERS[0] and numbers != original and depth > 3:
-        yield now.configured(f"layers {', '.join(map(str, original))}, the original project's", original, LAYERS)
+        yield now.with_config(f"layers {', '.join(map(str, original))}, the original project's", original, LAYERS)
 
 
 def norm_flags(now: Setting) -> Iterator[Setting]:
@@ -201,7 +201,7 @@ def norm_flags(now: Setting) -> Iterator[Setting]:
     for flag in ("norm_before_residual", *(["norm_output"] if feeds_back else []), *of_tensors):
         flipped = not now.config.get(flag)
         if flag not in of_tensors or (of_tensors[flag] in now.tensors) is flipped:
-            yield now.configured(f"{flag}={str(flipped).lower()}", flipped, flag)
+            yield now.with_config(f"{flag}={str(flipped).lower()}", flipped, flag)
 
 
 def orders(now: Setting, *, is_three: bool) -> Iterator[Setting]:
@@ -213,7 +213,7 @@ def orders(now: Setting, *, is_three: bool) -> Iterator[Setting]:
             hidden = _hidden_size(now) if is_three else len(weight)
             swapped[name] = torch.cat([weight[:, hidden:], weight[:, :hidden]], 1)
     if swapped:
-        yield now.filled("embedding and state in the other order", swapped)
+        yield now.with_tensors("embedding and state in the other order", swapped)
 
 
 def draft_vocabularies(now: Setting) -> Iterator[Setting]:
@@ -233,7 +233,7 @@ def draft_vocabularies(now: Setting) -> Iterator[Setting]:
         fits = len(ids) == len(output) == len(ids.unique()) and ids.min() >= 0 and ids.max() < size
         if fits and (d2t is None or not torch.equal(ids, d2t + place)):
             marked = torch.zeros(size, dtype=torch.bool).index_fill(0, ids, True)
-            yield now.filled(name, {"d2t": ids - place, "t2d": marked})
+            yield now.with_tensors(name, {"d2t": ids - place, "t2d": marked})
 
 
 def _hidden_size(now: Setting) -> int:

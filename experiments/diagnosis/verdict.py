@@ -18,13 +18,19 @@ class Findings:
     Attributes:
         measured: in the order of measurement.
         refused: settings that the drafter's reader refuses, with its reason.
-        best: the setting with the most accepted tokens: the given one, or one proved better than it.
+        chosen: the setting from which the search goes on; None: none is measured yet.
     """
 
     given: Setting
     measured: dict[tuple[str, ...], tuple[Setting, Positions]] = field(default_factory=dict)
     refused: dict[tuple[str, ...], str] = field(default_factory=dict)
-    best: Setting | None = None
+    chosen: Setting | None = None
+
+    @property
+    def best(self) -> Setting:
+        """The given setting, or one proved better; if the given one is refused, that with the most accepted tokens."""
+        assert self.chosen is not None, "examine() raises if nothing can be measured"
+        return self.chosen
 
     def of(self, setting: Setting) -> Positions:
         return self.measured[setting.names][1]
@@ -39,7 +45,6 @@ class Findings:
 
     def rivals(self) -> list[tuple[Setting, str]]:
         """Settings that the best one is not proved better than, each with the interval of the difference."""
-        assert self.best is not None, "nothing could be measured"
         found = []
         for setting, positions in self.measured.values():
             ahead = self.of(self.best).ahead_of(positions, comparisons=self.comparisons)
@@ -50,7 +55,6 @@ class Findings:
     @property
     def is_above_chance(self) -> bool:
         """Whether the best setting is more accurate than always drafting the most common token."""
-        assert self.best is not None, "nothing could be measured"
         return self.of(self.best).above_chance().low > 0
 
     @property
@@ -81,11 +85,11 @@ def examine(given: Setting, variations: Variations, depth: int, measured: Callab
             assert first is not None
             raise first
         top = findings.ranked()[0][0]
-        if findings.best is not None:
-            ahead = findings.of(top).ahead_of(findings.of(findings.best), comparisons=findings.comparisons)
-            if top is findings.best or ahead.low <= 0:
+        if findings.chosen is not None:
+            ahead = findings.of(top).ahead_of(findings.of(findings.chosen), comparisons=findings.comparisons)
+            if top is findings.chosen or ahead.low <= 0:
                 break
-        findings.best = now = top
+        findings.chosen = now = top
     return findings
 
 
@@ -105,7 +109,7 @@ def _try(findings: Findings, setting: Setting, measured: Callable[[Setting], Pos
         findings.refused[setting.names] = error.problem or str(error)
         return error
     if setting is findings.given:
-        findings.best = setting
+        findings.chosen = setting
     return None
 
 
@@ -113,18 +117,17 @@ def _is_same(setting: Setting, other: Setting, given: Setting) -> bool:
     return setting.tensors is other.tensors and setting.remedies(given) == other.remedies(given)
 
 
-def named(setting: Setting) -> str:
+def setting_name(setting: Setting) -> str:
     return "; ".join(setting.names) or GIVEN
 
 
 def in_words(findings: Findings) -> list[str]:
     """The conclusion: the setting that the drafter was trained for, and how to set it; or that none fits."""
     best, given = findings.best, findings.given
-    assert best is not None, "nothing could be measured"
     positions, rivals = findings.of(best), findings.rivals()
     if not findings.is_above_chance:
         return [
-            f"None of these settings fits: the best, {named(best)}, is right at {positions.accuracy:.1%} of "
+            f"None of these settings fits: the best, {setting_name(best)}, is right at {positions.accuracy:.1%} of "
             f"{positions.number} positions; always drafting the most common token, at {positions.most_common:.1%} "
             f"(difference {positions.above_chance()}).",
             "The drafter was trained for another target or tokenizer, or has a mistake that is not among them.",
@@ -135,16 +138,17 @@ def in_words(findings: Findings) -> list[str]:
         lines.append(f"The drafter fits as given: {proved}.")
     elif given.names in findings.refused:
         lines.append(f"As given, the drafter cannot be read: {findings.refused[given.names]}.")
-        lines.append(f"It was trained for: {named(best)}.")
+        lines.append(f"It was trained for: {setting_name(best)}.")
     else:
-        ahead = positions.ahead_of(findings.of(given), comparisons=findings.comparisons)
+        before = findings.of(given)
+        ahead = positions.ahead_of(before, comparisons=findings.comparisons)
         lines.append(
-            f"The drafter was trained for: {named(best)}. It drafts {positions.accepted:.2f} right tokens at each of "
-            f"{positions.number} positions, and {findings.of(given).accepted:.2f} as given (difference {ahead})."
+            f"The drafter was trained for: {setting_name(best)}. It drafts {positions.accepted:.2f} right tokens at "
+            f"each of {positions.number} positions, and {before.accepted:.2f} as given (difference {ahead})."
         )
     if rivals:
-        listed = ", ".join(f"{named(setting)} (difference {ahead})" for setting, ahead in rivals)
-        lines.append(f"No clear winner between {named(best)} and: {listed}. More prompts may decide.")
+        listed = ", ".join(f"{setting_name(setting)} (difference {ahead})" for setting, ahead in rivals)
+        lines.append(f"No clear winner between {setting_name(best)} and: {listed}. More prompts may decide.")
     if best is not given:
         lines += [f"To change: {remedy}" for remedy in best.remedies(given)]
     return lines
