@@ -93,13 +93,14 @@ def check_space(folder: Path, index: StatesIndex, states: torch.Tensor, features
     Raises:
         OptionError: the disk has less space.
     """
-    windows = sum(len(index.shards[shard]) for shard in index.missing(folder))
+    missing = index.missing(folder)
+    windows = sum(len(index.shards[shard]) for shard in missing)
     needed = index.num_bytes(states, features, windows)
     free = shutil.disk_usage(
         next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     ).free
     size = f"{needed / 1e9:.3g} GB"
-    print(f"{windows} windows of {index.window} tokens, {size} in {len(index.missing(folder))} files", flush=True)
+    print(f"{windows} windows of {index.window} tokens, {size} in {len(missing)} files", flush=True)
     if needed > free:
         problem = f"where {free / 1e9:.3g} GB are free, and the states take {size}"
         raise OptionError("folder", str(folder), "a disk with more space, or a shorter text", problem)

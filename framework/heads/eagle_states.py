@@ -98,7 +98,8 @@ class EagleStates:
         last = sequences.lengths - 2
         start = (last + 1 - num_pairs).clamp(min=0)
         slots = start.unsqueeze(1) + self._slots.ids[: num_pairs + further]
-        slots = slots.clamp(max=self._slots.capacity - 1)
+        if further:
+            slots = slots.clamp(max=self._slots.capacity - 1)
         tokens = sequences.tokens.gather(1, (slots + 1).clamp(max=sequences.tokens.shape[1] - 1))
         rows = torch.arange(len(slots), device=slots.device).unsqueeze(1)
         return self._states[rows, slots], tokens, slots, last
@@ -161,7 +162,7 @@ class EagleStates:
 
 
 class DrafterOnStates:
-    """All methods of a drafter on EagleStates except `propose`; one that draws a chain, if they stay as they are."""
+    """A drafter on EagleStates without `propose`: it draws a chain unless a subclass says otherwise."""
 
     scheme = SamplingScheme.IID
     shape = Shape.CHAIN

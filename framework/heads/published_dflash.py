@@ -7,16 +7,16 @@ more.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import AutoConfig, Qwen3Config
 
 from framework.core.option_error import OptionError
 from framework.heads.dflash_layers import DflashLayers
 from framework.heads.draft_layer import TargetEnds
-from framework.heads.published_files import Export, PublishedFiles, fill, open_published
+from framework.heads.published_files import Export, PublishedFiles, draft_vocabulary, fill, open_published
 from framework.heads.speculators_format import entries_of, speculators_dflash
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
@@ -241,10 +241,7 @@ def _check_target(
 def _support(files: PublishedFiles, layers: DflashLayers, target: Target) -> Tensor | None:
     if layers.d2t is None:
         return None
-    support = layers.d2t + torch.arange(len(layers.d2t), device=layers.d2t.device)
-    if support.min() < 0 or support.max() >= target.vocabulary_size or len(support.unique()) < len(support):
-        raise _refusal(files, f"whose d2t does not map to different tokens below {target.vocabulary_size}")
-    return support
+    return draft_vocabulary(layers.d2t, target.vocabulary_size, partial(_refusal, files))
 
 
 def _refusal(files: PublishedFiles, problem: str) -> OptionError:

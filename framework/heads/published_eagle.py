@@ -9,6 +9,7 @@ H hidden, V vocabulary, Vd draft vocabulary, L layers of the target.
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import LlamaConfig, Qwen3Config
 from framework.core.option_error import OptionError, OtherTargetError
 from framework.heads.draft_layer import TargetEnds
 from framework.heads.eagle_layer import Config, EagleOneLayer, EagleThreeLayer
-from framework.heads.published_files import Export, PublishedFiles, fill, open_published
+from framework.heads.published_files import Export, PublishedFiles, draft_vocabulary, fill, open_published
 from framework.heads.speculators_format import OF_LAYERS, entries_of, speculators_eagle3
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
@@ -258,10 +259,8 @@ def _biases(tensors: Mapping[str, Tensor]) -> frozenset[str]:
 
 def _check_mapping(files: PublishedFiles, tensors: dict[str, Tensor], config: Config, target: Target) -> None:
     """Check d2t, and add t2d if the files lack it."""
-    mapped = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
     size = min(config.vocab_size, target.vocabulary_size)
-    if mapped.min() < 0 or mapped.max() >= size or len(mapped.unique()) < len(mapped):
-        raise _refusal(files, f"whose d2t does not map to different tokens below {size}")
+    mapped = draft_vocabulary(tensors["d2t"], size, partial(_refusal, files))
     kept = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill(0, mapped, True)
     if not torch.equal(tensors.setdefault("t2d", kept), kept):
         raise _refusal(files, "whose t2d marks other tokens than d2t maps to")

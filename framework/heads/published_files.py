@@ -160,6 +160,23 @@ def fill(
     return module.eval().requires_grad_(False)
 
 
+def draft_vocabulary(d2t: Tensor, size: int, error_of: Callable[[str], OptionError]) -> Tensor:
+    """[Vd] int64: token ids of a draft vocabulary, from the offsets d2t [Vd] that files hold.
+
+    Args:
+        d2t: offset of every draft token's id from its place.
+        size: ids are less than this.
+        error_of: makes the error from its problem.
+
+    Raises:
+        OptionError: the ids are not different tokens below `size`.
+    """
+    tokens = d2t + torch.arange(len(d2t), device=d2t.device)
+    if tokens.min() < 0 or tokens.max() >= size or len(tokens.unique()) < len(tokens):
+        raise error_of(f"whose d2t does not map to different tokens below {size}")
+    return tokens
+
+
 def check_tensors(
     tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, files: PublishedFiles, sizes: Mapping[str, int]
 ) -> None:

@@ -152,9 +152,8 @@ class EagleTraining:
                 apart = functional.smooth_l1_loss(states, wanted[:, depth:], reduction="none").mean(-1)
                 each = each + self._feature_weight * apart
             here = known[:, depth:]
-            total = total + self._discount**depth * each.where(here, 0.0).sum() / mean_over_processes(here.sum()).clamp(
-                min=1
-            )
+            count = mean_over_processes(here.sum()).clamp(min=1)
+            total = total + self._discount**depth * each.where(here, 0.0).sum() / count
         return total
 
     @torch.no_grad()

@@ -48,7 +48,7 @@ class ReadsStates(Trainable, Protocol):
 
 
 def reads_states(trainable: Trainable) -> TypeGuard[ReadsStates]:
-    """Whether it is one that ReadsStates."""
+    """Whether a trainable may read stored states."""
     return hasattr(trainable, "states")
 
 
