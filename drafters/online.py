@@ -14,7 +14,7 @@ from framework.core.drafter import ShouldContinue, follow, has_trees, is_stepwis
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
-from framework.core.validation import check_whole
+from framework.core.validation import check_number, check_whole
 from framework.models.target import Target
 from framework.training.distillation import DIVERGENCES
 from framework.training.online_examples import Distillable, ExamplesUnderway, OnlineExample, is_teachable
@@ -74,8 +74,7 @@ class Online:
         }
         for key, value in given.items():
             check_whole(key, value, least=least[key], most=MOST)
-        if not isinstance(learning_rate, float | int) or isinstance(learning_rate, bool) or not 0 < learning_rate <= 1:
-            raise OptionError("learning_rate", learning_rate, "a number in (0, 1]")
+        check_number("learning_rate", learning_rate, lambda value: 0 < value <= 1, "a number in (0, 1]")
         if loss not in DIVERGENCES:
             raise OptionError("loss", loss, f"{', '.join(DIVERGENCES)}")
         if target.model.text_start:

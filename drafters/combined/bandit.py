@@ -28,7 +28,7 @@ from framework.core.drafter import (
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
-from framework.core.validation import check_whole
+from framework.core.validation import check_number, check_whole
 from framework.models.target import Target
 
 MOST_ROUNDS = 1_000_000
@@ -76,8 +76,7 @@ class DrafterBandit:
         for name, cost in costs.items():
             if name not in drafters:
                 raise OptionError("costs", name, f"names of drafters: {', '.join(drafters)}")
-            if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost < inf:
-                raise OptionError(f"costs.{name}", cost, "a number >= 0")
+            check_number(f"costs.{name}", cost, lambda value: 0 <= value < inf, "a number >= 0")
         self._arms: list[Drafter] = []
         for name, factory in drafters.items():
             with options_under(f"drafters.{name}"):

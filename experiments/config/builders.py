@@ -29,11 +29,11 @@ from framework.core.draft import SamplingScheme, Shape
 from framework.core.drafter import Drafter, compiles, models_of, most_nodes
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
-from framework.core.validation import check_whole
+from framework.core.validation import check_number, check_whole
 from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.gamma_policy import GammaPolicy, check_number
+from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.models.pretrained import device_named
 from framework.models.target import Target
 from framework.prompts.prompt_set import PromptSet, make_prompts

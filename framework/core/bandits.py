@@ -5,8 +5,7 @@ from math import exp, inf, log, sqrt
 from random import Random
 from typing import Protocol
 
-from framework.core.option_error import OptionError
-from framework.core.validation import check_whole
+from framework.core.validation import check_number, check_whole
 
 
 class BanditAlgorithm(Protocol):
@@ -43,8 +42,7 @@ class UpperConfidence:
         Raises:
             ValueError: exploration is out of range.
         """
-        if not isinstance(exploration, int | float) or isinstance(exploration, bool) or not 0 <= exploration < inf:
-            raise OptionError("exploration", exploration, "a number >= 0")
+        check_number("exploration", exploration, lambda value: 0 <= value < inf, "a number >= 0")
         self._ranges, self._exploration = ranges, exploration
         self.plays, self.rewards = [0] * len(ranges), [0.0] * len(ranges)
 

@@ -1,4 +1,6 @@
-"""Range checks of whole-number options."""
+"""Range checks of options that are numbers."""
+
+from collections.abc import Callable
 
 from framework.core.option_error import OptionError
 
@@ -22,3 +24,19 @@ def check_whole(option: str, value: object, *, least: int, most: int | None = No
         return
     allowed = f">= {least}" if most is None else f"from {least} to {most}"
     raise OptionError(option, value, f"a whole number {allowed}" + (", or null" if or_null else ""))
+
+
+def check_number(option: str, value: object, within: Callable[[float], bool], allowed: str) -> None:
+    """Check that an option is a number within a range.
+
+    Args:
+        option: name of the option, for the error.
+        value: the value given; a bool is not a number.
+        within: whether a number is in the range.
+        allowed: the range in words.
+
+    Raises:
+        OptionError: the value is not allowed.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not within(value):
+        raise OptionError(option, value, allowed)

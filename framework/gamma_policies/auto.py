@@ -7,7 +7,8 @@ from pathlib import Path
 
 from framework.core.draft import Readout
 from framework.core.option_error import OptionError
-from framework.gamma_policies.gamma_policy import LARGEST, check_number
+from framework.core.validation import check_number
+from framework.gamma_policies.gamma_policy import LARGEST
 from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile
 
 

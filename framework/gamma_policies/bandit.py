@@ -6,7 +6,8 @@ from math import inf
 from framework.core.bandits import BanditAlgorithm, UpperConfidence
 from framework.core.draft import Readout
 from framework.core.option_error import OptionError
-from framework.gamma_policies.gamma_policy import Costs, check_gamma, check_number
+from framework.core.validation import check_number
+from framework.gamma_policies.gamma_policy import Costs, check_gamma
 
 
 class GammaBandit:

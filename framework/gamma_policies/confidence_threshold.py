@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from framework.core.draft import DraftedNode, Readout
-from framework.gamma_policies.gamma_policy import check_gamma, check_number
+from framework.core.validation import check_number
+from framework.gamma_policies.gamma_policy import check_gamma
 
 
 class ConfidenceThreshold:

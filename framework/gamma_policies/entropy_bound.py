@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from framework.core.draft import DraftedNode
+from framework.core.validation import check_number
 from framework.gamma_policies.adaptive_threshold import AdaptiveThreshold
-from framework.gamma_policies.gamma_policy import check_number
 
 
 class EntropyBound(AdaptiveThreshold):

@@ -4,8 +4,8 @@ from math import inf
 
 from framework.core.draft import Readout
 from framework.core.option_error import OptionError
-from framework.core.validation import check_whole
-from framework.gamma_policies.gamma_policy import Costs, check_gamma, check_number
+from framework.core.validation import check_number, check_whole
+from framework.gamma_policies.gamma_policy import Costs, check_gamma
 from framework.metrics import theory
 
 

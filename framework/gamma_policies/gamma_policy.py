@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import DraftedNode, Readout
-from framework.core.option_error import OptionError
 from framework.core.validation import check_whole
 
 LARGEST = 1000  # tallies hold a count for every pair of offered and accepted depths
@@ -106,12 +105,3 @@ def check_gamma(option: str, value: object, *, least: int) -> None:
         ValueError: the value is not a whole number from `least` to 1000.
     """
     check_whole(option, value, least=least, most=LARGEST)
-
-
-def check_number(option: str, value: object, within: Callable[[float], bool], allowed: str) -> None:
-    """
-    Raises:
-        ValueError: the value is not a number, or not within its range.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not within(value):
-        raise OptionError(option, value, allowed)

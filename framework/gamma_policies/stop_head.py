@@ -5,7 +5,8 @@ from torch import Tensor
 
 from framework.core.draft import DraftedNode, Readout
 from framework.core.option_error import OptionError
-from framework.gamma_policies.gamma_policy import check_gamma, check_number
+from framework.core.validation import check_number
+from framework.gamma_policies.gamma_policy import check_gamma
 from framework.heads.acceptance_head import load_head
 
 

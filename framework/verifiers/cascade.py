@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
-from framework.core.option_error import OptionError
+from framework.core.validation import check_number
 from framework.verifiers.speculative_sampling import SpeculativeSampling, first_loss, require_chain
 from framework.verifiers.verifier import Guarantee
 
@@ -30,8 +30,7 @@ class Cascade:
         Raises:
             ValueError: threshold is not a number in this range.
         """
-        if not isinstance(threshold, int | float) or isinstance(threshold, bool) or not 0 <= threshold <= 1:
-            raise OptionError("threshold", threshold, "a number in [0, 1]")
+        check_number("threshold", threshold, lambda value: 0 <= value <= 1, "a number in [0, 1]")
         self.threshold = threshold
         self._exact_rule = SpeculativeSampling()
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
-from framework.core.option_error import OptionError
+from framework.core.validation import check_number
 from framework.verifiers.speculative_sampling import SpeculativeSampling, first_loss, require_chain
 from framework.verifiers.verifier import Guarantee
 
@@ -39,8 +39,7 @@ class Lenience:
         Raises:
             ValueError: lenience is not a number in this range.
         """
-        if not isinstance(lenience, int | float) or isinstance(lenience, bool) or not 0 < lenience <= 1:
-            raise OptionError("lenience", lenience, "a number in (0, 1]")
+        check_number("lenience", lenience, lambda value: 0 < value <= 1, "a number in (0, 1]")
         self.lenience = lenience
         self._exact_rule = SpeculativeSampling()
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import Draft, SamplingScheme, Shape, TargetRows
-from framework.core.option_error import OptionError
+from framework.core.validation import check_number
 from framework.verifiers.verifier import Guarantee
 
 
@@ -28,9 +28,8 @@ class TypicalAcceptance:
         Raises:
             ValueError: an argument is not a number in its range.
         """
-        for key, value, allowed, top in (("epsilon", epsilon, "in (0, 1)", 1.0), ("delta", delta, "> 0", torch.inf)):
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < top:
-                raise OptionError(key, value, f"a number {allowed}")
+        check_number("epsilon", epsilon, lambda value: 0 < value < 1, "a number in (0, 1)")
+        check_number("delta", delta, lambda value: 0 < value < torch.inf, "a number > 0")
         self.epsilon, self.delta = epsilon, delta
 
     def check(self, scheme: SamplingScheme, shape: Shape) -> None:
