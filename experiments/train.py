@@ -37,7 +37,7 @@ from framework.training.stored_states import StoredStates
 from framework.training.target_states import reads_states
 from framework.training.trainable import Trainable, counts_tokens
 
-DATA = ("texts", "samples")
+DATA = ("texts", "conversations", "samples")
 INSTEAD = {
     "layer_skip": " (python -m experiments.search_layers finds its layers)",
     "eagle_tree": " (it drafts with a layer that drafter=eagle3 or drafter=eagle trains)",

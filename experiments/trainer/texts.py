@@ -10,7 +10,13 @@ from experiments.config.builders import build, build_prompts
 from experiments.config.cli_errors import status
 from experiments.measurement.ranks import Ranks
 from experiments.trainer.pairs import Pairs, read_pairs
-from experiments.trainer.training_data import Samples, Windows, stream_of_samples, stream_of_texts
+from experiments.trainer.training_data import (
+    Samples,
+    Windows,
+    stream_of_conversations,
+    stream_of_samples,
+    stream_of_texts,
+)
 from framework.core.option_error import options_under
 from framework.models.target import Target
 
@@ -38,9 +44,9 @@ def read_text(
     """
     if target.model.text_start:
         return _pairs(cfg, "prompts", target, window)
-    if cfg.data == "texts":
+    if cfg.data != "samples":
         with status("reading prompts"):
-            stream = _stream(cfg, "prompts", target)
+            stream = (_stream if cfg.data == "texts" else _conversations)(cfg, "prompts", target)
         return Windows(stream, window, text="prompts.source", stride=stride)
     stream = _sampled(cfg, "prompts", target, samples, folder, ranks)
     text = "the target's own text (samples.count, samples.new_tokens)"
@@ -50,11 +56,11 @@ def read_text(
 def _pairs(cfg: DictConfig, key: str, target: Target, window: int) -> Pairs:
     """
     Raises:
-        ValueError: `data` is "samples", or a text has no reference.
+        ValueError: `data` is not "texts", or a text has no reference.
     """
-    if cfg.data == "samples":
+    if cfg.data != "texts":
         raise ValueError(
-            "data is 'samples'; allowed for a target with an encoder: texts, from a source with references"
+            f"data is {cfg.data!r}; allowed for a target with an encoder: texts, from a source with references"
         )
     with status(f"reading {key}"):
         texts = read_pairs(build(cfg[key].source), text=f"{key}.source")
@@ -82,6 +88,19 @@ def _stream(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
     source = build(cfg[key].source)
     with options_under(f"{key}.source"):
         return stream_of_texts(source, target)
+
+
+def _conversations(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
+    """
+    Raises:
+        ValueError: the target's tokenizer has no chat template, or the texts have no answers.
+    """
+    if target.tokenizer.chat_template is None:
+        raise ValueError(
+            "data is 'conversations', but the target's tokenizer has no chat template; allowed: texts, samples"
+        )
+    with options_under(key):
+        return stream_of_conversations(build(cfg[key].source), target, system=cfg[key].system)
 
 
 def _sampled(

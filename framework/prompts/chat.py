@@ -1,6 +1,7 @@
-"""Texts as user turns of a chat, formatted by the tokenizer's chat template."""
+"""Texts as turns of a chat, formatted by the tokenizer's chat template."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -50,13 +51,58 @@ def chat_tokens(
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ends = [end for _, end in encoded["offset_mapping"]]
         text = text[: ends[max_prompt_tokens - 1]] if max_prompt_tokens < len(ends) else text
+    return _formatted(tokenizer, [text, *more], system=system, answer_begins=True, tokenize=True)
+
+
+def conversation_tokens(
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], *, system: str | None
+) -> tuple[list[int], list[bool]] | None:
+    """Tokens of a whole conversation, and which of them the model wrote; None if the template changes its words.
+
+    An answer lasts up to the special token after it, which ends the model's turn.
+
+    Args:
+        tokenizer: tokenizer with a chat template, and with the offsets of tokens.
+        turns: messages of user and model, alternating; the first is the user's.
+        system: system message; None: left to the template.
+
+    Raises:
+        ValueError: the template rejects the messages.
+    """
+    text = _formatted(tokenizer, turns, system=system, answer_begins=False, tokenize=False)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    tokens, offsets = encoded["input_ids"], encoded["offset_mapping"]
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    answers: list[tuple[int, int]] = []
+    end = 0
+    for place, turn in enumerate(turns):
+        if place % 2:
+            before = _formatted(tokenizer, turns[:place], system=system, answer_begins=True, tokenize=False)
+            end = len(before) if text.startswith(before) else end  # a short answer may occur in the turn's beginning
+        start = text.find(turn.strip(), end)
+        if start < 0:
+            return None
+        end = start + len(turn.strip())
+        if place % 2:
+            after = next((each for each, (first, _) in enumerate(offsets) if first >= end), None)
+            ends_turn = after is not None and tokens[after] in special
+            answers.append((start, offsets[after][1] if ends_turn else end))
+    is_answer = [any(first < end and last > start for start, end in answers) for first, last in offsets]
+    return tokens, is_answer
+
+
+def _formatted(
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], *, system: str | None, answer_begins: bool, tokenize: bool
+) -> Any:
+    """Text or tokens of a chat; `answer_begins`: up to the start of the model's next answer."""
     messages = [] if system is None else [{"role": "system", "content": system}]
     roles = ("user", "assistant")
-    messages += [{"role": roles[place % 2], "content": said} for place, said in enumerate([text, *more])]
+    messages += [{"role": roles[place % 2], "content": said} for place, said in enumerate(turns)]
     try:
         return tokenizer.apply_chat_template(
             messages,
-            add_generation_prompt=True,
+            add_generation_prompt=answer_begins,
+            tokenize=tokenize,
             return_dict=False,
             tokenizer_kwargs={"verbose": False},
         )

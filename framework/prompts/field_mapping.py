@@ -7,8 +7,11 @@ from typing import Any
 from framework.core.option_error import OptionError
 from framework.prompts.prompt_source import Text
 
-# Keys of a turn's speaker and words, and the name of the user: ShareGPT's, and that of chat templates.
-TURNS = (("from", "value", ("human", "user")), ("role", "content", ("user",)))
+# Keys of a turn's speaker and words, and names of the user and of the model: ShareGPT's, and those of chat templates.
+TURNS = (
+    ("from", "value", ("human", "user"), ("gpt", "assistant", "chatgpt", "bard", "bing")),
+    ("role", "content", ("user",), ("assistant",)),
+)
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Fields:
 
     Attributes:
         field: field of the text, a string; or of the turns of a dialogue, a list of strings whose first is the text, or
-            of turns with a speaker, as in ShareGPT. Only the user's are taken, since the target answers them.
+            of turns with a speaker, as in ShareGPT. Prompts are the user's, since the target answers them; the model's
+            are kept as answers where they alternate with the user's.
         reference_field: field of the reference answer; None: texts have none.
         category_field: field of the category; None: all texts get the category of their source.
     """
@@ -40,9 +44,11 @@ class Fields:
         """
         said = _value(record, "field", self.field, place)
         turns = said if isinstance(said, list) and said else [said]
+        answers: list[Any] = []
         if isinstance(turns[0], Mapping):
-            turns = _of_user(turns) or [said]
-        if not all(isinstance(turn, str) for turn in turns):
+            turns, answers = _by_speaker(turns)
+            turns = turns or [said]
+        if not all(isinstance(turn, str) for turn in [*turns, *answers]):
             problem = f"which holds {said!r} in {place}"
             raise OptionError("field", self.field, "the name of a string, or of turns with one of the user", problem)
         reference = None
@@ -53,15 +59,22 @@ class Fields:
                 raise OptionError("reference_field", self.reference_field, "the name of a string", problem)
         if self.category_field is not None:
             category = str(_value(record, "category_field", self.category_field, place))
-        return Text(name, category, turns[0], reference=reference, next_turns=tuple(turns[1:]))
+        return Text(name, category, turns[0], reference=reference, next_turns=tuple(turns[1:]), answers=tuple(answers))
 
 
-def _of_user(turns: list[Any]) -> list[Any]:
-    """The user's words in a dialogue of turns with a speaker; none if they have other keys."""
-    for speaker, words, user in TURNS:
+def _by_speaker(turns: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Words of the user and of the model in a dialogue of turns with a speaker.
+
+    No words of the user if the turns have other keys; none of the model unless it answers every turn of the user's but
+    perhaps the last, each once.
+    """
+    for speaker, words, user, model in TURNS:
         if all(isinstance(turn, Mapping) and speaker in turn and words in turn for turn in turns):
-            return [turn[words] for turn in turns if turn[speaker] in user]
-    return []
+            said = [turn[words] for turn in turns if turn[speaker] in user]
+            spoken = [turn for turn in turns if turn[speaker] in (*user, *model)]
+            alternates = all(turn[speaker] in (user, model)[place % 2] for place, turn in enumerate(spoken))
+            return said, [turn[words] for turn in spoken[1::2]] if alternates else []
+    return [], []
 
 
 def _value(record: Mapping[str, Any], option: str, field: str, place: str) -> Any:

@@ -15,6 +15,7 @@ class Text:
         text: the text itself.
         reference: reference answer; None: unknown.
         next_turns: later user turns of a dialogue that begins with this text.
+        answers: recorded answers to this text and to `next_turns`; the last may be missing; empty: unknown.
 
     Raises:
         ValueError: a string holds half of a surrogate pair, which JSON can encode but no tokenizer can read.
@@ -25,9 +26,10 @@ class Text:
     text: str
     reference: str | None = None
     next_turns: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for text in (self.text, self.reference or "", *self.next_turns):
+        for text in (self.text, self.reference or "", *self.next_turns, *self.answers):
             try:
                 text.encode()
             except UnicodeEncodeError as error:

@@ -19,7 +19,7 @@ from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 from framework.training.batch_shares import mean_over_processes, uniforms_per_window
 from framework.training.target_states import output_layer_input
-from framework.training.trainable import FILLER, model_inputs, texts_of
+from framework.training.trainable import ids_of, is_learned, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
 KINDS = ("T=1", "T=0")  # temperatures of the drafts
@@ -110,7 +110,7 @@ class AcceptanceTraining:
         p, q = (self._probs(model, tokens) for model in (self._target.model, self._model))
         assert isinstance(self.module, AcceptanceHead)
         hidden = self._states(tokens) if self.module.state_size else None
-        known = texts_of(tokens)[:, 1:] != FILLER
+        known = is_learned(texts_of(tokens)[:, 1:])
         drawn, likely = draw(q, uniforms_per_window(tokens, known.shape[1])[known]), argmax(q)
         node = DraftedNode(q, drawn, depth=1, hidden=hidden)
         p_drawn = p.gather(1, drawn.unsqueeze(1)).squeeze(1)
@@ -123,14 +123,14 @@ class AcceptanceTraining:
     def _states(self, tokens: Tensor) -> Tensor:
         """[N, H] input of the small model's output layer at the same positions as `_probs`."""
         states = output_layer_input(self._model.model, tokens)[:, :-1]
-        return states[texts_of(tokens)[:, 1:] != FILLER]
+        return states[is_learned(texts_of(tokens)[:, 1:])]
 
     def _probs(self, served: CachedLM, tokens: Tensor) -> Tensor:
         """[N, V] float32 distributions at temperature 1 after every token of the texts but the last."""
         texts, model = texts_of(tokens), served.model
-        inputs = model_inputs(tokens) if served.text_start else {"input_ids": texts.clamp(min=0)}
+        inputs = model_inputs(tokens) if served.text_start else {"input_ids": ids_of(texts)}
         logits = model(**inputs, use_cache=False).logits[:, :-1, : self._target.vocabulary_size]
-        return logits[texts[:, 1:] != FILLER].float().softmax(1)
+        return logits[is_learned(texts[:, 1:])].float().softmax(1)
 
 
 def ranked_right(scores: Tensor, kept: Tensor) -> float:

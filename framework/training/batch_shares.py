@@ -4,6 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from framework.training.trainable import ids_of
+
 
 def mean_over_processes(count: Tensor) -> Tensor:
     """Mean of a count over the processes of a data-parallel training; in a single process, the count itself.
@@ -19,13 +21,13 @@ def mean_over_processes(count: Tensor) -> Tensor:
 
 
 def uniforms_per_window(tokens: Tensor, *size: int) -> Tensor:
-    """[B, *size] float64 uniforms, those of a window determined by its tokens alone.
+    """[B, *size] float64 uniforms, those of a window determined by its token ids alone.
 
     A repeated step has the same ones, and so has a window in a share of its batch.
 
     Args:
         tokens: [B, T] or [B, 2, T] int64.
     """
-    seeds = tokens.flatten(1).sum(1).tolist()
+    seeds = ids_of(tokens).flatten(1).sum(1).tolist()
     draws = [torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(draws).to(tokens.device)

@@ -22,7 +22,7 @@ from framework.training.future_tokens import (
     top_accuracies,
 )
 from framework.training.target_states import TargetStates
-from framework.training.trainable import texts_of
+from framework.training.trainable import ids_of, texts_of
 
 
 class DartTraining:
@@ -91,7 +91,7 @@ class DartTraining:
     def _logits(self, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """[B, n, D, V] float32 logits of the layer at places [B, n], and [B, T, H] the target's states."""
         hidden, _ = self.states(tokens)
-        pending = texts_of(tokens)[:, 1:-1]
+        pending = ids_of(texts_of(tokens))[:, 1:-1]
         return self.module(_at(hidden, places), _at(pending, places)).float(), hidden
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from framework.core.option_error import OptionError
 from framework.models.pretrained import load_draft_model
 from framework.models.target import Target
 from framework.training.batch_shares import mean_over_processes
-from framework.training.trainable import FILLER, model_inputs, texts_of
+from framework.training.trainable import ids_of, is_learned, model_inputs, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
 SPECIAL_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")  # copied from the target's config
@@ -105,7 +105,7 @@ class Distillation:
             raise OptionError("window", length, allowed)
         p_logits = torch.empty(0) if self._loss is cross_entropy else self._teacher(tokens)
         next_tokens = texts_of(tokens)[:, 1:]
-        known = next_tokens != FILLER
+        known = is_learned(next_tokens)
         mean = self._loss(p_logits, self._logits(self.model, tokens), next_tokens[known])
         return mean * (known.sum() / mean_over_processes(known.sum()))
 
@@ -135,9 +135,9 @@ class Distillation:
     def _logits(self, model: PreTrainedModel, tokens: Tensor) -> Tensor:
         """[N, V] float32 logits; the output layer's padding beyond V is cut off."""
         texts = texts_of(tokens)
-        inputs = model_inputs(tokens) if model.config.is_encoder_decoder else {"input_ids": texts.clamp(min=0)}
+        inputs = model_inputs(tokens) if model.config.is_encoder_decoder else {"input_ids": ids_of(texts)}
         logits = model(**inputs, use_cache=False).logits[:, :-1, : self._target.vocabulary_size]
-        return logits[texts[:, 1:] != FILLER].float()
+        return logits[is_learned(texts[:, 1:])].float()
 
 
 def _loaded(path: str, target: Target) -> PreTrainedModel:

@@ -23,7 +23,7 @@ from framework.models.target import Target
 from framework.training.batch_shares import mean_over_processes, uniforms_per_window
 from framework.training.future_tokens import WINDOWS_AT_ONCE
 from framework.training.target_states import TargetStates
-from framework.training.trainable import FILLER, texts_of
+from framework.training.trainable import ids_of, is_learned, texts_of
 
 EVALUATED_DEPTHS = 4
 KINDS = ("eagle", "eagle3")
@@ -140,7 +140,7 @@ class EagleTraining:
             raise OptionError("window", tokens.shape[-1], allowed)
         hidden, features = self._states(tokens)
         wanted, p = hidden[:, 1:], self._p(hidden)
-        known = texts_of(tokens)[:, 1:] != FILLER
+        known = is_learned(texts_of(tokens))[:, 1:]
         total = hidden.new_zeros(())
         if features is None:
             read = self._noisy(hidden, tokens)
@@ -166,7 +166,7 @@ class EagleTraining:
         sums = torch.zeros(depths, 3, dtype=torch.float64)
         for windows in tokens.split(WINDOWS_AT_ONCE):
             hidden, features = self._states(windows)
-            known, top = texts_of(windows)[:, 1:] != FILLER, self._log_p(hidden).argmax(-1)
+            known, top = is_learned(texts_of(windows))[:, 1:], self._log_p(hidden).argmax(-1)
             p, support = self._p(hidden), self._layer.support
             for depth, states in enumerate(self._predicted(hidden, features, windows, depths)):
                 q, here = self._log_q(states).exp(), known[:, depth:]
@@ -200,7 +200,7 @@ class EagleTraining:
         num_pairs = tokens.shape[-1] - 1
         place = torch.arange(num_pairs, device=hidden.device)
         away = place - place.unsqueeze(1)  # [L, L]: offset from a pair to each other pair
-        states, text, pairs = self._layer.known(hidden, features)[:, :-1], texts_of(tokens)[:, 1:], _Pairs()
+        states, text, pairs = self._layer.known(hidden, features)[:, :-1], ids_of(texts_of(tokens))[:, 1:], _Pairs()
         for depth in range(depths):
             own = [away == deeper - depth for deeper in range(1, depth + 1)]
             mask = additive(torch.cat([away <= -depth, *own], 1).unsqueeze(0), states.dtype)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from framework.core.option_error import OptionError
 from framework.models.target import Target
-from framework.training.trainable import FILLER, texts_of
+from framework.training.trainable import is_learned, texts_of
 
 WINDOWS_AT_ONCE = 8  # batch size of evaluation
 NO_LABEL = -100  # default ignore_index of cross-entropy
@@ -77,12 +77,12 @@ def top_accuracies(accuracies: list[list[float]], name: str) -> dict[str, float]
 
 
 def labels_after(tokens: Tensor, number: int) -> Tensor:
-    """[B, T - 2, number] int64: tokens t + 2, t + 3, ... for position t; NO_LABEL after the end of the text.
+    """[B, T - 2, number] int64: tokens t + 2, t + 3, ... for position t; NO_LABEL for those not learned.
 
     Args:
         tokens: [B, T] windows, or [B, 2, T] pairs, int64.
         number: labels per position.
     """
     text = texts_of(tokens)
-    padded = functional.pad(text.masked_fill(text == FILLER, NO_LABEL), (0, number), value=NO_LABEL)
+    padded = functional.pad(text.masked_fill(~is_learned(text), NO_LABEL), (0, number), value=NO_LABEL)
     return padded.unfold(1, number, 1)[:, 2:-1]

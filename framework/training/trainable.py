@@ -2,14 +2,18 @@
 
 Training data are windows of text, tokens [B, T] int64. Models with an encoder are trained on pairs instead, [B, 2, T]:
 sources, and the texts that answer them, which begin with the model's start tokens. Both are padded with FILLER.
+A token that is read but not learned, such as a user's in a conversation, stands as its complement below FILLER
+(`unlearned`).
 """
 
 from pathlib import Path
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
 FILLER = -1  # padding after the source or the text of a pair
+Integers = TypeVar("Integers", int, np.ndarray, Tensor)
 
 
 class Trainable(Protocol):
@@ -57,18 +61,33 @@ def counts_tokens(trainable: Trainable) -> TypeGuard[CountsTokens]:
     return hasattr(trainable, "use_counts")
 
 
+def unlearned(ids: Integers) -> Integers:
+    """Training tokens for these ids that losses and accuracies leave out; also the ids of such tokens."""
+    return 2 * FILLER - ids
+
+
+def ids_of(tokens: Tensor) -> Tensor:
+    """Token ids of training tokens of any shape, int64; 0 for FILLER."""
+    return tokens.where(tokens >= FILLER, unlearned(tokens)).clamp(min=0)
+
+
+def is_learned(tokens: Tensor) -> Tensor:
+    """Training tokens that losses and accuracies count, bool of any shape."""
+    return tokens > FILLER
+
+
 def model_inputs(tokens: Tensor) -> dict[str, Tensor]:
     """Keyword arguments for a transformers model to read windows or pairs."""
     if tokens.dim() == 2:
-        return {"input_ids": tokens}
+        return {"input_ids": ids_of(tokens)}
     source, text = tokens.unbind(1)
     return {
-        "input_ids": source.clamp(min=0),
+        "input_ids": ids_of(source),
         "attention_mask": (source != FILLER).long(),
-        "decoder_input_ids": text.clamp(min=0),
+        "decoder_input_ids": ids_of(text),
     }
 
 
 def texts_of(tokens: Tensor) -> Tensor:
-    """[B, T] int64: the windows themselves, or the texts of pairs, padded with FILLER."""
+    """[B, T] int64 training tokens: the windows themselves, or the texts of pairs."""
     return tokens if tokens.dim() == 2 else tokens[:, 1]

@@ -164,7 +164,7 @@ def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monk
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (["data=dreams"], "data is 'dreams'; allowed: texts, samples"),
+        (["data=dreams"], "data is 'dreams'; allowed: texts, conversations, samples"),
         (["held_out_windows=0"], "held_out_windows is 0"),
         (["training.steps=0"], "training.steps is 0"),
         (["training.learning_rate=-1"], "training.learning_rate is -1"),

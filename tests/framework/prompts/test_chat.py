@@ -11,6 +11,7 @@ from experiments.config.builders import build_prompts
 from experiments.config.resolvers import ZOO
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.models.pretrained import load_target
+from framework.prompts.chat import conversation_tokens
 from framework.prompts.prompt_set import PromptSet, make_prompts
 from framework.prompts.prompt_source import Text
 
@@ -160,3 +161,38 @@ def test_the_options_reach_the_prompts_from_the_config(tmp_path):
 def test_the_embedded_models_have_no_template():
     assert not list(ZOO.rglob("*.jinja"))
     assert all("chat_template" not in path.read_text() for path in ZOO.rglob("tokenizer_config.json"))
+
+
+def conversation(*turns: str, template: str = TEMPLATE) -> str:
+    """Text of the tokens that the model wrote in a conversation, the others as dots."""
+    made = tokenizer(template)
+    found = conversation_tokens(made, turns, system="brief")
+    assert found is not None
+    tokens, is_answer = found
+    assert tokens == made(made.apply_chat_template(
+        [{"role": "system", "content": "brief"}]
+        + [{"role": ("user", "assistant")[place % 2], "content": turn} for place, turn in enumerate(turns)],
+        tokenize=False,
+    ), add_special_tokens=False)["input_ids"]  # fmt: skip
+    return "".join(made.decode([token]) if learned else "." for token, learned in zip(tokens, is_answer, strict=True))
+
+
+def test_answers_of_a_conversation_are_known_with_the_token_that_ends_them():
+    begun = "." * len(("<s>", "<system>", *"brief", "<end>", "<user>", *"hi", "<end>", *"<assistant>"))
+    later = "." * len(("<user>", *"hi", "<end>", *"<assistant>"))
+    assert conversation("hi", "yes", "hi", "hi, hi") == f"{begun}yes<end>{later}hi, hi<end>"
+
+
+NAMED = (
+    "{% for turn in messages %}<user>{{ turn.role }}: {{ turn.content | trim }} <end>{% endfor %}"
+    "{% if add_generation_prompt %}<user>assistant: {% endif %}"
+)
+
+
+def test_an_answer_that_a_template_trims_is_not_taken_for_the_beginning_of_its_turn():
+    assert conversation("user", " sis\n", template=NAMED).endswith(f"{'.' * len('<assistant: ')}sis..")
+
+
+def test_a_template_that_changes_an_answer_gives_none():
+    assert conversation_tokens(tokenizer("{% for turn in messages %}{{ turn.content | upper }}{% endfor %}"),
+                               ("hi", "yes"), system=None) is None  # fmt: skip
