@@ -30,7 +30,7 @@ PROMPT = [1, 2, 1, 1, 2]
 ROWS_PER_BATCH = 5_000  # larger batches are no faster: their buffers exceed the CPU caches
 # An adaptive policy chooses one gamma per batch from past acceptances. Small batches make gamma vary between batches
 # but are slow, so only 1 in SMALL_SHARE samples is drawn.
-ROWS_PER_ADAPTIVE_BATCH, SMALL_SHARE = 256, 10
+ROWS_PER_ADAPTIVE_BATCH, SMALL_SHARE = 128, 10
 LEAST_ADAPTIVE_SAMPLES = 5000
 GREEDY_SAMPLES = 500  # at temperature 0 there is one continuation
 # Options that make a policy adapt within a few tokens at any alpha: weak priors and cheap drafting. Other options keep

@@ -25,6 +25,12 @@ from framework.models.pretrained import load_target
 
 CORPUS = "Ab ca bab. " * 300
 CONF = Path(measure.__file__).parents[1] / "conf"
+# Overrides of studies that ask for more than the tiny models have, or for many points that differ in gamma alone.
+FITTING = {
+    "early_exit": ["drafter.exit_after=1,2"],
+    "paper_table2": ["gamma.gamma=1,10"],
+    "paper_table2_larger": ["gamma.gamma=2", "engine.compile=false"],
+}
 STUDIES = sorted(path for path in (CONF / "study").glob("*.yaml") if "experiments.measure -m" in path.read_text())
 
 
@@ -320,9 +326,11 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     monkeypatch.setattr(resolvers, "ZOO", Path(folder))
     resolvers.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))
-    layers = ["drafter.exit_after=1,2"] if study == "early_exit" else []  # the tiny target has two
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs" / "larger_translation").mkdir(parents=True)
+    (tmp_path / "outputs" / "larger_translation" / "models").symlink_to(Path(folder) / "translation")
     run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
-        f"hydra.sweep.dir={tmp_path}", *layers)  # fmt: skip
+        f"hydra.sweep.dir={tmp_path}", *FITTING.get(study, []))  # fmt: skip
     records = load_records(tmp_path)
     assert len(records) == len(list(tmp_path.glob("[0-9]*"))) > 1
     assert {record.study for record in records} == {study}

@@ -22,6 +22,10 @@ pytestmark = pytest.mark.usefixtures("narrow_buffers")
 # Sequences of a cell; all of them only where fewer leave a doubt: a p-value that one honest cell in ten has.
 FEW, ALL, DOUBT = 200_000, 600_000, 0.1
 
+# Drafters whose hundreds of thousands of sequences take minutes, row by row on the host; the command has them all.
+ON_THE_HOST = {"ngram", "prompt_lookup", "suffix_lookup", "input_copy", "string_match", "other_tokenizer",
+               "corpus_unigram", "online_bandit", "remote"}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def prover() -> Prover:
@@ -30,15 +34,18 @@ def prover() -> Prover:
 
 @pytest.mark.slow
 def test_every_cell_holds_and_is_printed(tmp_path, monkeypatch, capfd):
-    """Every drafter with every rule at every sampling setting, in one run of the command. Chi-square as below."""
-    monkeypatch.setattr(sys, "argv", ["prove", "samples=20000", f"hydra.run.dir={tmp_path}"])
+    """Every drafter with its usual rule at every sampling setting, and with other rules, in one run of the command.
+
+    Chi-square as below.
+    """
+    monkeypatch.setattr(sys, "argv", ["prove", "samples=20000", "thorough=false", f"hydra.run.dir={tmp_path}"])
     prove.main()
     printed = capfd.readouterr().out
     proof = json.loads((tmp_path / "proof.json").read_text())
     fixed = [cell for cell in held(proof) if cell.gamma_policy == "fixed"]
     assert {(cell.drafter, cell.sampling) for cell in fixed if cell.exact} == set(product(NAMES, SAMPLINGS))
     pairs = {(cell.drafter, cell.verifier) for cell in fixed}
-    assert len(fixed) == len(pairs) * len(SAMPLINGS)
+    assert len(fixed) == len(pairs) * 2 + len(NAMES) * (len(SAMPLINGS) - 2)
     for name in (*NAMES, *rules(), *yamls("gamma")):
         assert name in printed or name.startswith("fixed")
     assert "NOT SEEN" not in printed and "BROKEN" not in printed and ", 0 of which do not hold" in printed
@@ -72,7 +79,7 @@ def test_a_fault_put_in_on_purpose_is_seen(control):
 @pytest.mark.parametrize(
     ("drafter", "sampling"),
     [
-        *((name, "T=1") for name in NAMES),
+        *((name, "T=1") for name in NAMES if name not in ON_THE_HOST),
         *((name, "top-p 0.8") for name in ("small_transformer", "medusa", "transformer_tree")),  # a kind of draft each
     ],
 )
