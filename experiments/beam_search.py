@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -216,8 +215,6 @@ def check_before_loading(cfg: DictConfig) -> None:
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="nothing was written"):
         check_before_loading(cfg)
-        if cfg.threads is not None:
-            torch.set_num_threads(cfg.threads)
         with status("loading the models"):
             target = build_target(cfg)
             with options_under("draft_model"):

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -72,8 +71,6 @@ def count(cfg: DictConfig, formats: list[dict[str, int | None]]) -> list[Sent]:
         ValueError, OSError: the message names the yaml key.
     """
     nodes = check_before_loading(cfg, formats)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     sampling = build_sampling(cfg)
     with status("loading the target"):
         target = build_target(cfg)

@@ -283,8 +283,6 @@ def naming(key: str) -> Iterator[None]:
 def main(cfg: DictConfig) -> None:
     with one_line_errors(), torch.no_grad():
         check_before_loading(cfg)
-        if cfg.threads is not None:
-            torch.set_num_threads(cfg.threads)
         with status("loading the target"):
             target = build_target(cfg)
         prompts = [list(prompt.tokens) for prompt in build_prompts(cfg, target).prompts]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
@@ -59,8 +58,6 @@ def draw(cfg: DictConfig) -> Drawn:
     check_basics(
         cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["prompts.count", "prompts.max_prompt_tokens", "target.context"]
     )
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     source = build(cfg.prompts.source)
     if not isinstance(getattr(source, "rows", None), int):
         raise ValueError(f"prompts.source is {cfg.prompts.source._target_}; allowed: that of prompts=digits")

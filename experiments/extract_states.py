@@ -44,8 +44,6 @@ def extract(cfg: DictConfig, drafter: str, folder: Path) -> StatesIndex:
         raise OptionError("dtype", cfg.dtype, ", ".join(DTYPES))
     for key in ("batch", "windows_per_shard"):
         check_whole(key, cfg[key], least=1, most=10**9)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     with status("loading the target"):
         target = build_target(cfg)
     check_lengths(cfg, recipe, samples if cfg.data == "samples" else None, target)

@@ -192,8 +192,6 @@ def measured(cfg: DictConfig) -> tuple[list[str], list[float], list[list[float]]
 def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="nothing was kept"), torch.no_grad():
         check_before_loading(cfg)
-        if cfg.threads is not None:
-            torch.set_num_threads(cfg.threads)
         paths, costs, alphas = measured(cfg)
         found = plans(paths, costs, alphas, max_gamma=cfg.max_gamma)
         names = [Path(path).name for path in paths]

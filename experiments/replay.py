@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -46,8 +45,6 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
     varied = variations(cfg)
     for each in varied.values():
         build(each.prompts.source), build(each.gamma), [build(node) for node in each.drafters.values()]
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     with status("loading the target's tokenizer"):
         target = build_target(cfg)
     for value, each in varied.items():

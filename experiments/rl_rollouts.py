@@ -186,8 +186,6 @@ def measure(cfg: DictConfig) -> list[Step]:
         ValueError, OSError: the message names the yaml key.
     """
     factories, reward = check_before_loading(cfg)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     with status("loading the target"):
         target = build_target(cfg)
     if target.model.text_start:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -60,8 +59,6 @@ def search_layers(cfg: DictConfig) -> Path:
     """
     start = time.perf_counter()
     budget, policy, sampling = _check(cfg), build(cfg.gamma), build_sampling(cfg)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     with status("loading the target"):
         target = build_target(cfg)
         held_in, held_out = _token_ids(cfg, target, "prompts"), _token_ids(cfg, target, "held_out")

@@ -65,8 +65,6 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
         raise OptionError("training.batch", recipe.batch, f"a multiple of the {ranks.size} processes")
     states = None if cfg.states is None else Path(str(cfg.states)).expanduser()
     stored = None if states is None else StoredStates(states)
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     with status("loading the target"):
         target = build_target(cfg)
     # Check lengths and the checkpoint's settings before hours of sampling.

@@ -254,6 +254,9 @@ def check_basics(cfg: DictConfig, least: Mapping[str, int], or_null: Iterable[st
 
 
 def build_target(cfg: DictConfig) -> Target:
+    """Build the target, after setting the number of threads."""
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
     return build(cfg.target)
 
 

@@ -1,8 +1,10 @@
 """A yaml's options against their constructor, before anything is built."""
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+from experiments.config import builders
 from experiments.config.option_checks import check_options
 
 
@@ -49,3 +51,13 @@ def test_others_are_refused_by_their_key(options, message):
 
 def test_numbers_of_a_part_that_is_made_at_once_are_left_to_its_constructor():
     check_options(OmegaConf.create({"_target_": f"{__name__}.Part", "target": None, "order": "three"}))
+
+
+def test_the_number_of_threads_is_set_before_the_target_is_loaded(monkeypatch):
+    """For every command, since all of them load a target here, or in `build_shared`."""
+    done = []
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: done.append(number))
+    monkeypatch.setattr(builders, "build", lambda node: done.append(node))
+    builders.build_target(OmegaConf.create({"threads": 3, "target": "the target"}))
+    builders.build_target(OmegaConf.create({"threads": None, "target": "the target"}))
+    assert done == [3, "the target", "the target"]
