@@ -254,7 +254,7 @@ def check_basics(cfg: DictConfig, least: Mapping[str, int], or_null: Iterable[st
 
 
 def build_target(cfg: DictConfig) -> Target:
-    """Build the target, after setting the number of threads."""
+    """Set the number of threads and build the target."""
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     return build(cfg.target)

@@ -1,1 +1,1 @@
-"""Worlds in which a policy acts, for speculative execution beyond text."""
+"""Worlds in which a policy acts, and rewards of its texts."""

@@ -46,7 +46,8 @@ def read_text(
         return _pairs(cfg, "prompts", target, window)
     if cfg.data != "samples":
         with status("reading prompts"):
-            stream = (_stream if cfg.data == "texts" else _conversations)(cfg, "prompts", target)
+            read = _stream if cfg.data == "texts" else _conversations
+            stream = read(cfg, "prompts", target)
         return Windows(stream, window, text="prompts.source", stride=stride)
     stream = _sampled(cfg, "prompts", target, samples, folder, ranks)
     text = "the target's own text (samples.count, samples.new_tokens)"
@@ -93,8 +94,10 @@ def _stream(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
 def _conversations(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
     """
     Raises:
-        ValueError: the target's tokenizer has no chat template, or the texts have no answers.
+        ValueError: `chat` is false, the target's tokenizer has no chat template, or the texts have no answers.
     """
+    if cfg[key].chat is False:
+        raise ValueError(f"{key}.chat is False, and data is 'conversations'; allowed: auto, true")
     if target.tokenizer.chat_template is None:
         raise ValueError(
             "data is 'conversations', but the target's tokenizer has no chat template; allowed: texts, samples"

@@ -1,6 +1,7 @@
 """Texts as turns of a chat, formatted by the tokenizer's chat template."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -57,19 +58,24 @@ def chat_tokens(
 def conversation_tokens(
     tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], *, system: str | None
 ) -> tuple[list[int], list[bool]] | None:
-    """Tokens of a whole conversation, and which of them the model wrote; None if the template changes its words.
-
-    An answer lasts up to the special token after it, which ends the model's turn.
+    """Tokens of a whole conversation, with a mask of the model's answers and of the special tokens that end them.
 
     Args:
         tokenizer: tokenizer with a chat template, and with the offsets of tokens.
         turns: messages of user and model, alternating; the first is the user's.
         system: system message; None: left to the template.
 
+    Returns:
+        Token ids and mask; None: the template changes the words of a turn.
+
     Raises:
         ValueError: the template rejects the messages.
     """
-    text = _formatted(tokenizer, turns, system=system, answer_begins=False, tokenize=False)
+
+    def text_of(turns: Sequence[str], *, answer_begins: bool = False) -> str:
+        return _formatted(tokenizer, turns, system=system, answer_begins=answer_begins, tokenize=False)
+
+    text = text_of(turns)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     tokens, offsets = encoded["input_ids"], encoded["offset_mapping"]
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -77,18 +83,28 @@ def conversation_tokens(
     end = 0
     for place, turn in enumerate(turns):
         if place % 2:
-            before = _formatted(tokenizer, turns[:place], system=system, answer_begins=True, tokenize=False)
-            end = len(before) if text.startswith(before) else end  # a short answer may occur in the turn's beginning
+            # A short answer may occur in its turn's header, which ends where two different answers begin to differ. The
+            # header of the next answer may be longer, by a thought that is begun.
+            headers = (text_of(turns[:place], answer_begins=True), _shared(text_of, turns[:place]))
+            end = max((len(header) for header in headers if text.startswith(header)), default=end)
         start = text.find(turn.strip(), end)
         if start < 0:
             return None
         end = start + len(turn.strip())
         if place % 2:
-            after = next((each for each, (first, _) in enumerate(offsets) if first >= end), None)
-            ends_turn = after is not None and tokens[after] in special
-            answers.append((start, offsets[after][1] if ends_turn else end))
-    is_answer = [any(first < end and last > start for start, end in answers) for first, last in offsets]
-    return tokens, is_answer
+            answers.append((start, end))
+            end += len(text[end:]) - len(text[end:].lstrip())
+            after = next((number for number, (first, _) in enumerate(offsets) if first >= end), None)
+            if after is not None and tokens[after] in special:
+                answers.append(offsets[after])
+    mask = [any(first < end and last > start for start, end in answers) for first, last in offsets]
+    return tokens, mask
+
+
+def _shared(text_of: Callable[[Sequence[str]], str], turns: Sequence[str]) -> str:
+    """The common beginning of a chat's continuations by two answers that differ from their first character on."""
+    pairs = zip(*(text_of([*turns, answer]) for answer in "01"), strict=False)
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _formatted(

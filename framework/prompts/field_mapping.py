@@ -48,7 +48,9 @@ class Fields:
         if isinstance(turns[0], Mapping):
             turns, answers = _by_speaker(turns)
             turns = turns or [said]
-        if not all(isinstance(turn, str) for turn in [*turns, *answers]):
+        if not all(isinstance(answer, str) for answer in answers):  # such as null beside the call of a tool
+            answers = []
+        if not all(isinstance(turn, str) for turn in turns):
             problem = f"which holds {said!r} in {place}"
             raise OptionError("field", self.field, "the name of a string, or of turns with one of the user", problem)
         reference = None
@@ -65,13 +67,13 @@ class Fields:
 def _by_speaker(turns: list[Any]) -> tuple[list[Any], list[Any]]:
     """Words of the user and of the model in a dialogue of turns with a speaker.
 
-    No words of the user if the turns have other keys; none of the model unless it answers every turn of the user's but
-    perhaps the last, each once.
+    There are none of the user if the turns have other keys. Answers are returned only if user and model alternate,
+    after a system message at most; the last user turn may be unanswered.
     """
     for speaker, words, user, model in TURNS:
         if all(isinstance(turn, Mapping) and speaker in turn and words in turn for turn in turns):
             said = [turn[words] for turn in turns if turn[speaker] in user]
-            spoken = [turn for turn in turns if turn[speaker] in (*user, *model)]
+            spoken = turns[1:] if turns[0][speaker] == "system" else turns
             alternates = all(turn[speaker] in (user, model)[place % 2] for place, turn in enumerate(spoken))
             return said, [turn[words] for turn in spoken[1::2]] if alternates else []
     return [], []

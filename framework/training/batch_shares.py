@@ -8,16 +8,16 @@ from framework.training.trainable import ids_of
 
 
 def mean_over_processes(count: Tensor) -> Tensor:
-    """Mean of a count over the processes of a data-parallel training; in a single process, the count itself.
+    """Mean of a count over the processes of a data-parallel training, in a single one the count itself; 1 for zero.
 
     A sum of losses is divided by this mean, not by the count of a process's own share, since with padding the shares
     hold different numbers of tokens. Every process must make the same sequence of calls.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        return count
+        return count.clamp(min=1)
     total = count.double()
     dist.all_reduce(total)
-    return (total / dist.get_world_size()).float()
+    return (total / dist.get_world_size()).where(total > 0, 1.0).float()
 
 
 def uniforms_per_window(tokens: Tensor, *size: int) -> Tensor:

@@ -68,7 +68,7 @@ class DartTraining:
         wanted = self._distributions_after(hidden, places)
         nats = functional.kl_div(logits.log_softmax(-1), wanted, reduction="none", log_target=True).sum(-1)
         known = labels != NO_LABEL
-        per_position = nats.where(known, 0.0).sum((0, 1)) / mean_over_processes(known.sum((0, 1))).clamp(min=1)
+        per_position = nats.where(known, 0.0).sum((0, 1)) / mean_over_processes(known.sum((0, 1)))
         return (self._weights * per_position).sum()
 
     def evaluate(self, tokens: Tensor) -> dict[str, float]:

@@ -130,7 +130,7 @@ class EagleTraining:
         layer.lm_head.weight.copy_(output[rows.to(output.device)])
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Scalar loss of tokens [B, T] or [B, 2, T] int64.
+        """Scalar loss of tokens [B, T] or [B, 2, T] int64; a learned token counts where it is read with a state.
 
         Raises:
             ValueError: T < depths + 1, so that some depth has no label.
@@ -152,7 +152,7 @@ class EagleTraining:
                 apart = functional.smooth_l1_loss(states, wanted[:, depth:], reduction="none").mean(-1)
                 each = each + self._feature_weight * apart
             here = known[:, depth:]
-            count = mean_over_processes(here.sum()).clamp(min=1)
+            count = mean_over_processes(here.sum())
             total = total + self._discount**depth * each.where(here, 0.0).sum() / count
         return total
 

@@ -65,9 +65,7 @@ class MedusaTraining:
         check_window(tokens, self._num_heads, "num_heads")
         labels = labels_after(tokens, self._num_heads)
         nats = functional.cross_entropy(self._logits(tokens).flatten(0, 2), labels.flatten(), reduction="none")
-        per_head = nats.view(labels.shape).sum((0, 1)) / mean_over_processes((labels != NO_LABEL).sum((0, 1))).clamp(
-            min=1
-        )
+        per_head = nats.view(labels.shape).sum((0, 1)) / mean_over_processes((labels != NO_LABEL).sum((0, 1)))
         return (self._weights * per_head).sum()
 
     def evaluate(self, tokens: Tensor) -> dict[str, float]:

@@ -3,7 +3,7 @@
 Training data are windows of text, tokens [B, T] int64. Models with an encoder are trained on pairs instead, [B, 2, T]:
 sources, and the texts that answer them, which begin with the model's start tokens. Both are padded with FILLER.
 A token that is read but not learned, such as a user's in a conversation, stands as its complement below FILLER
-(`unlearned`).
+(`complement`).
 """
 
 from pathlib import Path
@@ -61,14 +61,14 @@ def counts_tokens(trainable: Trainable) -> TypeGuard[CountsTokens]:
     return hasattr(trainable, "use_counts")
 
 
-def unlearned(ids: Integers) -> Integers:
-    """Training tokens for these ids that losses and accuracies leave out; also the ids of such tokens."""
+def complement(ids: Integers) -> Integers:
+    """The complement below FILLER of token ids, which marks them as read but not learned; its own inverse."""
     return 2 * FILLER - ids
 
 
 def ids_of(tokens: Tensor) -> Tensor:
     """Token ids of training tokens of any shape, int64; 0 for FILLER."""
-    return tokens.where(tokens >= FILLER, unlearned(tokens)).clamp(min=0)
+    return tokens.where(tokens >= FILLER, complement(tokens)).clamp(min=0)
 
 
 def is_learned(tokens: Tensor) -> Tensor:

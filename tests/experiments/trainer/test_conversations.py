@@ -13,8 +13,8 @@ from framework.conformance.tiny_models import save_tiny
 from framework.models.pretrained import load_target
 from framework.models.target import Target
 from framework.prompts.jsonl import Jsonl
-from framework.training.trainable import FILLER, unlearned
-from tests.framework.prompts.test_chat import plain, tokenizer
+from framework.training.trainable import FILLER, complement
+from tests.framework.prompts.test_chat import TEMPLATE, plain, tokenizer
 from tests.support.tiny_training import tiny_training
 
 SHAREGPT = [
@@ -39,7 +39,9 @@ def source(folder: Path, *conversations: object) -> Jsonl:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Target:
-    tokenizer().save_pretrained(save_tiny(tmp_path / "target", vocabulary=261))
+    made = tokenizer(TEMPLATE.replace("<end>", "<end>\n"))
+    made.eos_token = "<end>"
+    made.save_pretrained(save_tiny(tmp_path / "target", vocabulary=261))
     return load_target(path=str(tmp_path / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
 
 
@@ -47,8 +49,8 @@ def test_the_answers_alone_are_learned(tmp_path, target):
     stream = stream_of_conversations(source(tmp_path, SHAREGPT), target, system=None)
     end = target.tokenizer.convert_tokens_to_ids("<end>")
     assert stream[stream > FILLER].tolist() == [*plain("yes"), end, *plain("no"), end]
-    read = target.tokenizer.decode(np.where(stream < FILLER, unlearned(stream), stream).tolist())
-    assert read == "<s><user>hi<end><assistant>yes<end><user>and?<end><assistant>no<end>"
+    read = target.tokenizer.decode(np.where(stream < FILLER, complement(stream), stream).tolist())
+    assert read == "<s><user>hi<end>\n<assistant>yes<end>\n<user>and?<end>\n<assistant>no<end>\n"
 
 
 @pytest.mark.parametrize(
@@ -58,12 +60,20 @@ def test_the_answers_alone_are_learned(tmp_path, target):
         (turns_of("user", "assistant", "user"), 1),
         (turns_of("assistant", "user", "assistant"), 0),
         (turns_of("user", "user", "assistant"), 0),
+        (turns_of("system", "user", "assistant"), 1),
+        (turns_of("user", "tool", "assistant"), 0),
+        ([*turns_of("user"), {"role": "assistant", "content": None}], 0),
         (["words of user", "more"], 0),
     ],
 )
 def test_answers_are_known_where_they_alternate(tmp_path, turns, answers):
     (text,) = source(tmp_path, turns).texts()
     assert text.text == "words of user" and len(text.answers) == answers
+
+
+def test_texts_without_answers_are_counted(tmp_path, target, capsys):
+    stream_of_conversations(source(tmp_path, SHAREGPT, turns_of("user"), turns_of("user")), target, system=None)
+    assert "2 of 3 texts left out, without a reference or answers" in capsys.readouterr().out
 
 
 def test_texts_without_answers_and_templates_that_change_all_words_are_refused(tmp_path, target):
@@ -76,17 +86,18 @@ def test_texts_without_answers_and_templates_that_change_all_words_are_refused(t
 
 def test_windows_without_a_learned_label_are_left_out():
     stream = np.arange(12)
-    stream[:9] = unlearned(stream[:9])
+    stream[:9] = complement(stream[:9])
     windows = Windows(stream, 4, text="x")
     assert [window[0] for window in windows.at(range(len(windows))).tolist()] == [
-        unlearned(6),
-        unlearned(7),
-        unlearned(8),
+        complement(6),
+        complement(7),
+        complement(8),
     ]
     assert windows.counts(12).tolist() == [0] * 9 + [1] * 3
+    assert (windows.sample_evenly(3)[:, 2:] > FILLER).any(1).all()
     assert (windows.drawn(20, seed=0, step=0)[:, 2:] > FILLER).any(1).all()
     with pytest.raises(ValueError, match=r"^x gives no window with a learned token"):
-        Windows(np.full(12, unlearned(3)), 4, text="x")
+        Windows(np.full(12, complement(3)), 4, text="x")
 
 
 def test_train_learns_the_answers(tmp_path, target, monkeypatch, capsys):

@@ -187,10 +187,21 @@ NAMED = (
     "{% for turn in messages %}<user>{{ turn.role }}: {{ turn.content | trim }} <end>{% endfor %}"
     "{% if add_generation_prompt %}<user>assistant: {% endif %}"
 )
+# As of models that think: a new answer begins with a thought, and earlier ones are without.
+THINKING = (
+    "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
+)
 
 
-def test_an_answer_that_a_template_trims_is_not_taken_for_the_beginning_of_its_turn():
-    assert conversation("user", " sis\n", template=NAMED).endswith(f"{'.' * len('<assistant: ')}sis..")
+@pytest.mark.parametrize(
+    ("answer", "template", "expected"),
+    [(" sis\n", NAMED, "sis.<end>"), ("a", THINKING, "a<end>."), ("s\n", THINKING, "s.<end>.")],
+)
+def test_a_short_answer_is_not_found_in_the_header_of_its_turn(answer, template, expected):
+    """And its end is learned after white space as well."""
+    header = "<assistant>" if template is THINKING else "<assistant: "
+    assert conversation("user", answer, template=template).endswith(f"{'.' * len(header)}{expected}")
 
 
 def test_a_template_that_changes_an_answer_gives_none():
