@@ -40,6 +40,7 @@ from experiments.diagnosis.verdict import GIVEN, Findings, examine, in_words, se
 from experiments.reporting.tables.text_table import Cells, shown
 from framework.core.option_error import OptionError, options_under
 from framework.core.validation import check_whole
+from framework.heads.medusa_heads import FILES as MEDUSA_FILES
 from framework.heads.published_files import PublishedFiles, is_published, open_published
 from framework.models.encoder_decoder import num_decoder_layers
 from framework.models.target import Target
@@ -106,7 +107,7 @@ def check(cfg: DictConfig, name: str) -> None:
 def open_drafter(cfg: DictConfig, name: str) -> tuple[PublishedFiles | None, Setting]:
     """The checkpoint and its setting; None: only options are changed (a target's own layer, or heads trained here)."""
     options = {key: cfg.drafter[key] for key in OPTIONS if key in cfg.drafter}
-    if name == "mtp" or not is_published(cfg.drafter.path, own="medusa"):
+    if name == "mtp" or not is_published(cfg.drafter.path, own=MEDUSA_FILES):
         if cfg.out is not None:
             raise OptionError("out", cfg.out, "null for layers of the target and for heads trained here")
         return None, Setting(config={}, tensors={}, options=options)

@@ -89,6 +89,6 @@ def in_words(export: Export, out: Path, *, drafter: str, target: str) -> list[st
         f"Here:  drafter={drafter} drafter.path={out}",
     ]
     if export.speculative_config:
-        config = {"model": str(out), **export.speculative_config}
+        config = {"model": str(out.absolute()), **export.speculative_config}
         lines.append(f"vLLM:  vllm serve {shlex.quote(target)} --speculative-config {shlex.quote(json.dumps(config))}")
     return lines

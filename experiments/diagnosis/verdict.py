@@ -130,7 +130,8 @@ def in_words(findings: Findings) -> list[str]:
             f"None of these settings fits: the best, {setting_name(best)}, is right at {positions.accuracy:.1%} of "
             f"{positions.number} positions; always drafting the most common token, at {positions.most_common:.1%} "
             f"(difference {positions.above_chance()}).",
-            "The drafter was trained for another target or tokenizer, or has a mistake that is not among them.",
+            "The drafter was trained for another target or tokenizer, was hardly trained, or has a mistake that is not "
+            "among them.",
         ]
     lines = []
     if best is given:

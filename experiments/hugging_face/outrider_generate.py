@@ -74,6 +74,8 @@ def outrider_generate(
             message names the argument or the override.
     """
     check_whole("seed", seed, least=0, most=MOST, or_null=True)
+    if isinstance(overrides, str):
+        raise OptionError("overrides", overrides, f"a list of strings, such as [{overrides!r}]")
     call = Call.of(
         input_ids,
         input_ids if inputs_tensor is None else inputs_tensor,

@@ -71,12 +71,17 @@ def _read(path: str, target: Target, layer_numbers: str | None) -> EagleOneLayer
     _check_fingerprint(files, target)
     tensors = {name: tensor for name, tensor in files.tensors().items() if name not in OF_THE_TARGET}
     is_three = any(name.endswith("hidden_norm.weight") for name in tensors)
+    if any(name.endswith(".0.linear.weight") for name in tensors):
+        raise _refusal(files, "which holds Medusa's heads, for drafter=medusa")
     config = _config(files, tensors)
     if layer_numbers and not is_three:
         raise OptionError(
             "layer_numbers", layer_numbers, "null for an EAGLE-1 layer, which reads the last hidden state"
         )
-    layer = _three(files, tensors, config, target, layer_numbers) if is_three else _one(files, tensors, config, target)
+    with files.place.loading():  # a config's values may break the layer
+        layer = (
+            _three(files, tensors, config, target, layer_numbers) if is_three else _one(files, tensors, config, target)
+        )
     layer.name_or_path = path  # type: ignore[assignment]  # as for models of transformers
     return layer
 
@@ -189,7 +194,8 @@ def _three(
     if "d2t" in tensors:
         _check_mapping(files, tensors, config, target)
     elif files.config.get("draft_vocab_size", config.vocab_size) != config.vocab_size:
-        raise _refusal(files, f"whose draft vocabulary of {files.config['draft_vocab_size']} tokens has no d2t")
+        sizes = f"draft vocabulary of {files.config['draft_vocab_size']} tokens, of {config.vocab_size} in all,"
+        raise _refusal(files, f"whose {sizes} has no d2t")
     elif config.vocab_size < target.vocabulary_size:
         raise _refusal(
             files, f"made for a vocabulary of {config.vocab_size} instead of {target.vocabulary_size} tokens"
@@ -204,7 +210,7 @@ def _three(
         biases=_biases(tensors),
         own_embeddings="embed_tokens.weight" in tensors,
         mask_token=_mask_token(files, tensors, target) if "mask_hidden" in tensors else None,
-        **{flag: bool(files.config.get(flag)) for flag in FLAGS},
+        **_flags(files),
     )
     return _filled(layer, tensors, files)
 
@@ -233,13 +239,31 @@ def _hidden_layers(files: PublishedFiles, depth: int, layer_numbers: str | None)
         if layer_numbers:
             raise OptionError("layer_numbers", layer_numbers, "null, since config.json names no layers")
         return 2, depth // 2, depth - 3
+    whole = isinstance(named, list) and all(type(layer) is int for layer in named)
+    if not whole or len(set(named)) < len(named):
+        raise _refusal(files, f"whose layers are {named!r}, not a list of different whole numbers")
     from_outputs = layer_numbers == "outputs" or (layer_numbers is None and named is of_outputs)
     return tuple(layer + from_outputs for layer in named)
+
+
+def _flags(files: PublishedFiles) -> dict[str, bool]:
+    """Norm options of an EAGLE-3 layer."""
+    given = {flag: files.config.get(flag) or False for flag in FLAGS}
+    for flag, value in given.items():
+        if not isinstance(value, bool):
+            raise _refusal(files, f"whose config.json has {flag} {value!r}, not true or false")
+    return given
 
 
 def _config(files: PublishedFiles, tensors: Mapping[str, Tensor]) -> Config:
     """Config of the layer."""
     given = files.config.get("transformer_layer_config", files.config)
+    for key in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
+        if type(given.get(key)) is not int or given[key] < 1:
+            raise _refusal(files, f"whose config.json has {key} {given.get(key)!r}, not a whole number >= 1")
+    theta = given.get("rope_theta", 1.0)
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+        raise _refusal(files, f"whose config.json has rope_theta {theta!r}, not a number > 0")
     if (number := given.get("num_hidden_layers", 1)) != 1:
         raise _refusal(files, f"of {number} layers, and only one is implemented")
     if others := set(given.get("layer_types") or ()) - {"full_attention"}:
@@ -268,7 +292,8 @@ def _check_mapping(files: PublishedFiles, tensors: dict[str, Tensor], config: Co
 
 def _check_fingerprint(files: PublishedFiles, target: Target) -> None:
     file = files.folder / FACTS
-    found = json.loads(file.read_text())["target_fingerprint"] if file.is_file() else target.fingerprint
+    with files.place.loading():
+        found = json.loads(file.read_text())["target_fingerprint"] if file.is_file() else target.fingerprint
     if found != target.fingerprint:
         raise OtherTargetError(
             files.place.option,

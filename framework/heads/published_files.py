@@ -9,11 +9,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from framework.models.hub import Place, locate
 Module = TypeVar("Module", bound=nn.Module)
 
 SAFE, PICKLED = ("*.safetensors",), ("*.pt", "*.bin")
+LFS = b"version https://git-lfs"
 NAMED = 3  # tensors that an error names before it counts
 
 
@@ -55,7 +57,8 @@ class PublishedFiles:
     def tensors(self, wanted: Callable[[str], bool] = lambda name: True, *, stem: str = "*") -> dict[str, Tensor]:
         """Tensors by name, on the CPU and in their own dtypes.
 
-        Files of safetensors are preferred to .pt and .bin files, of which only tensors are read (`weights_only`).
+        Files of safetensors are preferred to .pt and .bin files, of which only tensors are read (`weights_only`). A
+        model.safetensors is read alone, as transformers does.
 
         Args:
             wanted: which names to read; other tensors of safetensors are not loaded.
@@ -77,6 +80,8 @@ class PublishedFiles:
     def _weight_files(self, stem: str) -> list[Path]:
         if stem == "*" and (index := self.folder / "model.safetensors.index.json").is_file():
             return [self.folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        if stem == "*" and (whole := self.folder / "model.safetensors").is_file():
+            return [whole]
         for suffixes in (SAFE, PICKLED):
             if files := sorted(file for suffix in suffixes for file in self.folder.glob(stem + suffix[1:])):
                 return files
@@ -223,9 +228,18 @@ def _download(place: Place) -> Path:
 
 def _read(file: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
-        with safe_open(file, framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys() if wanted(name)}  # noqa: SIM118
-    tensors = torch.load(file, map_location="cpu", weights_only=True)
+        try:
+            with safe_open(file, framework="pt") as opened:
+                return {name: opened.get_tensor(name) for name in opened.keys() if wanted(name)}  # noqa: SIM118
+        except SafetensorError as error:
+            with file.open("rb") as opened:
+                is_pointer = opened.read(len(LFS)) == LFS
+            remedy = "a pointer of Git LFS; run git lfs pull" if is_pointer else f"damaged or incomplete ({error})"
+            raise OSError(f"{file.name} is {remedy}") from error
+    try:
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpickling damaged bytes may raise anything
+        raise UnpicklingError(f"{file.name}: {error}") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise ValueError(f"{file.name} holds more than tensors by name")
     return {str(name): tensor for name, tensor in tensors.items() if wanted(str(name))}

@@ -154,13 +154,22 @@ def _check_features(files: PublishedFiles, tensors: dict[str, Tensor]) -> None:
     if "token_map" in tensors:
         problem = "whose token_map drafts from a part of the vocabulary, which is not implemented"
         raise OptionError("path", files.path, "heads that score the whole vocabulary", problem)
+    whole, part = files.config.get("vocab_size"), files.config.get("truncated_vocab_size")
+    if part is not None and part != whole:
+        problem = f"whose truncated_vocab_size is {part}, of {whole}, which is not implemented"
+        raise OptionError("path", files.path, "heads that score the whole vocabulary", problem)
     if (scale := files.config.get("logit_scale", 1)) != 1:
         raise OptionError("path", files.path, "heads with logit_scale 1", f"whose logit_scale is {scale}")
 
 
 def _accuracies(files: PublishedFiles, num_heads: int) -> Accuracies:
     recorded = files.config.get("accuracies")
-    if isinstance(recorded, list) and len(recorded) == num_heads:
+    if recorded is not None:
+        lists = isinstance(recorded, list) and all(isinstance(each, list) and each for each in recorded)
+        numbers = lists and all(type(share) in (int, float) for each in recorded for share in each)
+        if not numbers or len(recorded) != num_heads:
+            problem = "whose config.json has other accuracies than a list of numbers for every head"
+            raise OptionError("path", files.path, "a config.json as exported, or without accuracies", problem)
         return recorded
     # The published tree is four deep; further heads count half as much each.
     further = [[share / 2**more for share in PUBLISHED_ACCURACIES[-1]] for more in range(1, num_heads - 3)]

@@ -1,5 +1,6 @@
 """Local folders and hub names. An unreachable hub is noticed within seconds; the libraries wait for half a minute."""
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,9 +39,13 @@ class Place:
             # The library's own message recommends running arbitrary code from the file.
             problem = "which cannot be loaded: its .bin or .pt files are damaged, or hold more than tensors"
             raise UnreadableError(self.option, self.path, "one with .safetensors files", problem) from error
-        except (OSError, ValueError, RuntimeError, ImportError, EOFError, SafetensorError) as error:
+        except OptionError:
+            raise
+        except Exception as error:  # configs, checkpoints and tokenizers may be wrong in any way
             kind = UnreadableError if isinstance(error, (OSError, EOFError, SafetensorError)) else OptionError
-            reason = str(error).strip().split("\n")[0]
+            reason = textwrap.shorten(str(error), 200, placeholder=" ...")
+            if isinstance(error, (LookupError, ArithmeticError, TypeError)):
+                reason = f"{type(error).__name__}: {reason}"
             raise kind(self.option, self.path, self.allowed, f"which cannot be loaded: {reason}") from error
         finally:
             if bars:
@@ -66,6 +71,8 @@ def locate(
     allowed = f"a {kind} folder or a hub name"
     if any((folder / name).is_file() for name in holding):
         return Place(option, str(folder), is_local=True, allowed=allowed)
+    if folder.is_file():
+        raise MissingFileError(option, path, allowed, "which is a file")
     if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise MissingFileError(option, path, allowed, f"without {' or '.join(holding)}")
     place = Place(option, path, is_local=True, allowed=allowed)

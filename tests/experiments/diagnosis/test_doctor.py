@@ -203,3 +203,12 @@ def test_mistakes_in_the_embedded_layer_are_named(tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(sys, "argv", ["doctor", "device=cpu", f"drafter.path={layer}", *size])
     text, code = run(capsys)
     assert code == 1 and named in text, text
+
+
+@pytest.mark.slow
+def test_heads_trained_here_are_measured_as_they_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    size = ["prompts.count=3", "max_new_tokens=8"]
+    monkeypatch.setattr(sys, "argv", ["doctor", "device=cpu", "drafter=medusa", *size])
+    text, _ = run(capsys)
+    assert "as given" in text and "config.json" not in text, text

@@ -207,9 +207,19 @@ def test_wrong_files_are_explained_in_one_line(tmp_path):
         ({}, {"surplus.weight": torch.zeros(1)}, "surplus surplus.weight"),
         ({"mask_token_id": 1}, {"mask_hidden": torch.zeros(1, 1, 48)}, "a P-EAGLE, which drafter=peagle reads"),
         ({}, {"d2t": torch.zeros(20, dtype=torch.int64) + 40}, "d2t does not map to different tokens below 50"),
-        ({}, dict.fromkeys(small), "draft vocabulary of 20 tokens has no d2t"),
+        ({}, dict.fromkeys(small), "draft vocabulary of 20 tokens, of 50 in all, has no d2t"),
         ({"layer_types": ["sliding_attention"]}, {}, "whose layer is sliding_attention, not full_attention"),
         ({"num_hidden_layers": 5}, {}, "of 5 layers, and only one is implemented"),
+        ({"hidden_size": None}, {}, "config.json has hidden_size None, not a whole number >= 1"),
+        ({"num_attention_heads": 0}, {}, "config.json has num_attention_heads 0, not a whole number >= 1"),
+        ({"hidden_size": 17}, {}, "cannot be loaded: .*17"),
+        ({"hidden_act": "sillu"}, {}, "cannot be loaded: KeyError: 'sillu'"),
+        ({"rms_norm_eps": "x"}, {}, "cannot be loaded: .*rms_norm_eps"),
+        ({"rope_theta": -1}, {}, "config.json has rope_theta -1, not a number > 0"),
+        ({"norm_before_residual": "false"}, {}, "norm_before_residual 'false', not true or false"),
+        ({"eagle_aux_hidden_state_layer_ids": "0,1,2"}, {}, "layers are '0,1,2', not a list of different whole"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 2]}, {}, r"layers are \[1, 2, 2\], not a list of different whole"),
+        ({}, {"0.0.linear.weight": torch.zeros(16, 16)}, "holds Medusa's heads, for drafter=medusa"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
             {},
@@ -224,6 +234,11 @@ def test_wrong_files_are_explained_in_one_line(tmp_path):
         assert "\n" not in str(found.value) and str(found.value).startswith("path is ")
     with pytest.raises(ValueError, match=r"^layer_numbers is 'ids'; allowed: hidden_states, outputs, or null"):
         read_eagle(str(tmp_path), target, layer_numbers="ids")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "outrider.json").write_text("{")
+    with pytest.raises(ValueError, match=r"^path is .* cannot be loaded: "):
+        read_eagle(str(tmp_path), target)
     (tmp_path / "config.json").unlink()
     (tmp_path / "eagle.json").write_text("{}")
     with pytest.raises(

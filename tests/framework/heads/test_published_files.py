@@ -95,13 +95,25 @@ def test_folders_without_a_drafter_end_in_one_line(tmp_path, monkeypatch):
     folder = saved(tmp_path / "folder")
     with pytest.raises(OSError, match=r"^path is .* cannot be loaded: no \*\.safetensors"):
         open_published(str(folder)).tensors()
-    (folder / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(OSError, match=r"^path is .* cannot be loaded"):
+    for content, says in (
+        (b"torn", r"damaged or incomplete \(.*\)"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS; run git lfs pull"),
+    ):
+        (folder / "model.safetensors").write_bytes(content)
+        with pytest.raises(OSError, match=rf"^path is .* cannot be loaded: model\.safetensors is {says}; allowed"):
+            open_published(str(folder)).tensors()
+    (folder / "model.safetensors").unlink()
+    (folder / "model.bin").write_bytes(b"hello")
+    with pytest.raises(OSError, match=r"^path is .* are damaged, or hold more than tensors; allowed"):
         open_published(str(folder)).tensors()
-    save_file(TENSORS, folder / "model.safetensors")
-    save_file({"norm": TENSORS["norm"]}, folder / "again.safetensors")
-    with pytest.raises(ValueError, match=r"norm is in model\.safetensors and in another file"):
+    with pytest.raises(OSError, match=r"^path is .*, which is a file; allowed: a drafter folder"):
+        open_published(str(folder / "model.bin"))
+    for name in ("first", "second"):
+        save_file({"norm": TENSORS["norm"]}, folder / f"{name}.safetensors")
+    with pytest.raises(ValueError, match=r"norm is in second\.safetensors and in another file"):
         open_published(str(folder)).tensors()
+    save_file(TENSORS, folder / "model.safetensors")  # which is then the only one that is read
+    assert open_published(str(folder)).tensors().keys() == TENSORS.keys()
     for text in ("[]", "{", ""):
         (folder / "config.json").write_text(text)
         with pytest.raises(ValueError, match=r"^path is .* cannot be loaded"):
