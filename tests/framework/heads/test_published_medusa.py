@@ -110,6 +110,9 @@ def test_heads_of_another_target_are_refused_in_words(tmp_path, settings, says):
         ("vllm", {"lm_heads.2.weight": None}, {}, r"missing lm_heads\.2\.weight;"),
         ("vllm", {"token_map": torch.arange(9)}, {}, "token_map drafts from a part of the vocabulary"),
         ("vllm", {}, {"logit_scale": 0.5}, r"whose logit_scale is 0\.5; allowed: heads with logit_scale 1"),
+        ("vllm", {}, {"truncated_vocab_size": 20, "vocab_size": 50}, "whose truncated_vocab_size is 20, of 50"),
+        ("vllm", {}, {"accuracies": [[1]]}, "other accuracies than a list of numbers for every head"),
+        ("vllm", {}, {"accuracies": "x"}, "other accuracies than a list of numbers for every head"),
     ],
 )  # fmt: skip
 def test_heads_that_cannot_be_used_are_refused_in_one_line(tmp_path, layout, change, config, says):
