@@ -82,8 +82,13 @@ def read_dflash(path: str, target: Target) -> PublishedDflash:
         OSError: the files cannot be read.
         ValueError: another kind of drafter, one for another target, or one with a feature that is not implemented.
     """
-    files, ends = open_published(path), TargetEnds(target)
-    settings = _settings(files)
+    files = open_published(path)
+    with files.place.loading():  # a config's values may break the layers
+        return _read(files, target)
+
+
+def _read(files: PublishedFiles, target: Target) -> PublishedDflash:
+    settings, ends = _settings(files), TargetEnds(target)
     config = _config(files, settings.layers)
     tensors = {name: tensor for name, tensor in files.tensors().items() if name not in OF_THE_TARGET}
     own = {name: f"{name}.weight" in tensors for name in ("embed_tokens", "lm_head")}
@@ -100,7 +105,7 @@ def read_dflash(path: str, target: Target) -> PublishedDflash:
     )
     like = {"dtype": ends.like["dtype"], "device": target.device}
     fill(layers, tensors, files=files, sizes={"hidden size": ends.hidden_size}, **like)
-    layers.name_or_path = path  # type: ignore[assignment]  # as for models of transformers
+    layers.name_or_path = files.path  # type: ignore[assignment]  # as for models of transformers
     return PublishedDflash(
         layers=layers,
         block_size=settings.block_size,
@@ -138,13 +143,31 @@ def _settings(files: PublishedFiles) -> _Settings:
     kind = config.get("speculators_model_type")
     try:
         if kind in ("dflash", "dspark"):
-            return _of_speculators(files)
-        if kind is None and "dflash_config" in config:
-            return _of_the_original(files)
+            settings = _of_speculators(files)
+        elif kind is None and "dflash_config" in config:
+            settings = _of_the_original(files)
+        else:
+            what = f"a drafter of the kind {kind}" if kind else "no drafter with a dflash_config"
+            raise _refusal(files, f"whose config.json describes {what}")
     except KeyError as error:
         raise _refusal(files, f"whose config.json has no {error.args[0]}") from error
-    what = f"a drafter of the kind {kind}" if kind else "no drafter with a dflash_config"
-    raise _refusal(files, f"whose config.json describes {what}")
+    numbers, size, reduced = settings.hidden_layers, settings.block_size, settings.draft_vocabulary
+    for what, holds, value, allowed in (
+        ("layers", isinstance(settings.layers, Mapping), settings.layers, "settings by name"),
+        ("block size", type(size) is int and size > 1, size, "a whole number >= 2"),
+        ("mask token", type(settings.mask_token) is int, settings.mask_token, "a token id"),
+        ("draft vocabulary", reduced is None or (type(reduced) is int and reduced > 0), reduced, "a whole number >= 1"),
+        ("sample_from_anchor", isinstance(settings.from_pending, bool), settings.from_pending, "true or false"),
+        (
+            "target's layers",
+            all(type(number) is int for number in numbers) and len(set(numbers)) == len(numbers),
+            numbers,
+            "different whole numbers",
+        ),
+    ):
+        if not holds:
+            raise _refusal(files, f"whose config.json has as {what} {value!r}, not {allowed}")
+    return settings
 
 
 def _of_the_original(files: PublishedFiles) -> _Settings:

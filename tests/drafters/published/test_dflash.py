@@ -185,6 +185,20 @@ WRONG = {
         ),
         "sliding_attention, not full_attention",
     ),
+    "with a word for a token": (
+        lambda config, w: config["dflash_config"].update(mask_token_id="x"),
+        "mask token 'x', not",
+    ),
+    "with one layer": (
+        lambda config, w: config["dflash_config"].update(target_layer_ids=7),
+        "cannot be loaded: TypeErr",
+    ),
+    "with equal layers": (
+        lambda config, w: config["dflash_config"].update(target_layer_ids=[1, 1]),
+        "layers .2, 2., not",
+    ),
+    "of one position": (lambda config, w: config.update(block_size=1), "block size 1, not a whole number >= 2"),
+    "of an unknown activation": (lambda config, w: config.update(hidden_act="x"), "cannot be loaded: KeyError: 'x'"),
     "of another kind": (lambda config, w: config.update(speculators_model_type="eagle3"), "of the kind eagle3"),
 }
 
