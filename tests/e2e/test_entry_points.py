@@ -25,10 +25,13 @@ from framework.models.pretrained import load_target
 
 CORPUS = "Ab ca bab. " * 300
 CONF = Path(measure.__file__).parents[1] / "conf"
-# Overrides of studies that ask for more than the tiny models have, or for many points that differ in gamma alone.
+# Overrides of studies that ask for more than the tiny models have, or for many points that are alike.
 FITTING = {
     "early_exit": ["drafter.exit_after=1,2"],
     "paper_table2": ["gamma.gamma=1,10"],
+    "paper_figures": ["gamma.gamma=1,10"],
+    "paper_table5": ["verifier.lenience=1.0,0.1", "gamma.gamma=5"],
+    "gamma_policies": ["sampling.temperature=1"],
     "paper_table2_larger": ["gamma.gamma=2", "engine.compile=false"],
 }
 STUDIES = sorted(path for path in (CONF / "study").glob("*.yaml") if "experiments.measure -m" in path.read_text())

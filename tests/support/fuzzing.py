@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 Property = Callable[..., None]
-SLOW_FACTOR = 6
+SLOW_FACTOR = 3
 SLOW_SEED = 20230519
 
 

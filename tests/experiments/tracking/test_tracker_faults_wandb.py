@@ -180,7 +180,7 @@ def test_a_fault_of_the_server_loses_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["never answers", "always 500", "refuses rows", "dies after the run was opened"])
 def test_with_the_yaml_as_it_is_no_point_waits_longer_than_promised(
     forks: subprocess.Popen[str], tmp_path: Path, fault: str
 ) -> None:
