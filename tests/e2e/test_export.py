@@ -23,7 +23,7 @@ def test_eagle3_is_exported_with_the_layer_numbers_of_its_option(tmp_path, monke
     monkeypatch.setattr(sys, "argv", ["export", *given])
     export.main()
     lines = capsys.readouterr().out.splitlines()
-    config = {"model": "there", "method": "eagle3", "num_speculative_tokens": 5}
+    config = {"model": str(tmp_path / "there"), "method": "eagle3", "num_speculative_tokens": 5}
     assert lines[2] == f"vLLM:  vllm serve target --speculative-config '{json.dumps(config)}'"
     written = json.loads((tmp_path / "there" / "config.json").read_text())
     assert written["eagle_aux_hidden_state_layer_ids"] == layers
@@ -44,7 +44,7 @@ def test_the_command_says_how_to_load_the_folder(tmp_path, monkeypatch, capsys):
     lines = run("format=medusa_vllm", "out=there").out.splitlines()
     assert "drafter=medusa drafter.path=there" in lines[1] and lines[2].startswith("vLLM:  vllm serve /")
     config = json.loads(lines[2].split("'")[1])
-    assert config == {"model": "there", "method": "medusa", "num_speculative_tokens": 3}
+    assert config == {"model": str(tmp_path / "there"), "method": "medusa", "num_speculative_tokens": 3}
     for arguments, says in (
         (["out=there"], "out is 'there', which exists; allowed: a new or empty folder"),
         (["format=eagle3"], "format is 'eagle3'; allowed: medusa, medusa_vllm with drafter=medusa"),
