@@ -63,9 +63,7 @@ def measure(cfg: DictConfig) -> list[Step]:
             build_engine(cfg, drafter, target, each, compiled=False) for each in (sampling, Sampling(temperature=0))
         )
         engines[name] = (sampled, greedy)
-    rollouts = Rollouts(
-        target, engines, stopping=build_stopping(cfg, target), sampling=sampling, checked=cfg.checked
-    )  # fmt: skip
+    rollouts = Rollouts(target, engines, stopping=build_stopping(cfg, target), sampling=sampling, checked=cfg.checked)
     found = []
     with Steps(cfg.steps, "rollouts") as progress:
         progress.update("first round", completed=0)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
+from framework.core.drafter import preserve_learned_state
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
@@ -14,7 +16,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.metrics.stopwatch import Clock
 from framework.models.target import Target
-from framework.training.trainable import FILLER, ids_of
+from framework.training.trainable import FILLER, complement, ids_of, is_learned
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,12 @@ class Policy:
             new: token ids sampled after each.
             rewards: one per text.
         """
-        texts = [start + more for start, more in zip(prompts, new, strict=True)]
-        width = max(map(len, texts))
-        tokens = torch.full((len(texts), width), FILLER)
-        for row, text in enumerate(texts):
-            tokens[row, : len(text)] = torch.tensor(text)
-        tokens = tokens.to(self._device)
-        place = torch.arange(1, width, device=self._device)
-        starts = torch.tensor([len(start) for start in prompts], device=self._device).unsqueeze(1)
-        is_new = (place >= starts) & (tokens[:, 1:] != FILLER)
+        texts = [
+            torch.cat([complement(torch.tensor(start)), torch.tensor(more)])
+            for start, more in zip(prompts, new, strict=True)
+        ]
+        tokens = pad_sequence(texts, batch_first=True, padding_value=FILLER).to(self._device)
+        is_new = is_learned(tokens[:, 1:])
         gained = torch.tensor(rewards, device=self._device)
         with torch.enable_grad():
             loss = -((gained - gained.mean()).unsqueeze(1) * self._log_p(tokens)).where(is_new, 0.0).sum()
@@ -98,7 +97,7 @@ class Policy:
         Clock(self._device).wait()
 
     def _log_p(self, tokens: Tensor) -> Tensor:
-        """[B, T - 1] log-probabilities of all tokens [B, T] but the first."""
+        """[B, T - 1] log-probabilities of training tokens [B, T], the first aside."""
         ids = ids_of(tokens)
         logits = self._model(input_ids=ids, attention_mask=(tokens != FILLER).long(), use_cache=False).logits
         log_p = (logits[:, :-1, : self._vocabulary_size].float() / self._temperature).log_softmax(-1)
@@ -123,7 +122,7 @@ class Rollouts:
             engines: by drafter, one that samples and a greedy one.
             stopping: stopping criteria of the texts.
             sampling: of the engines that sample.
-            checked: prompts whose greedy tokens are compared; a drafter that learns reads these texts too.
+            checked: prompts whose greedy tokens are compared, from which no drafter learns.
         """
         self._engines, self._stopping, self._checked = engines, stopping, checked
         self._plain, self._greedy = (
@@ -150,7 +149,8 @@ class Rollouts:
             begin = time.perf_counter()
             generated = sampling.generate(prompts, stopping=self._stopping, seeds=seeds)
             ms = _ms(begin, generated.tokens)
-            tokens = greedy.generate(few, stopping=self._stopping, seeds=few_seeds).tokens
+            with preserve_learned_state(greedy.drafter):
+                tokens = greedy.generate(few, stopping=self._stopping, seeds=few_seeds).tokens
             same = [got == want for got, want in zip(tokens, expected, strict=True)]
             assert generated.tally is not None
             metrics = generated.tally.metrics()

@@ -25,7 +25,7 @@ def draw_rollouts(rewards: Sequence[float], drafters: Mapping[str, Sequence[tupl
     panels[2].plot(*_smooth(rewards), color=INK)
     for panel, title in zip(panels, ("α", "speedup over plain decoding", "reward"), strict=True):
         panel.set_title(title, loc="left", fontsize=10)
-        panel.set_xlabel("step")
+        panel.set_xlabel(f"step (means over {SMOOTHED})")
         clear_frame(panel, "y")
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(drafters), frameon=False

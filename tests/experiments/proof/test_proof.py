@@ -23,8 +23,7 @@ pytestmark = pytest.mark.usefixtures("narrow_buffers")
 FEW, ALL, DOUBT = 200_000, 600_000, 0.1
 
 # Drafters whose hundreds of thousands of sequences take minutes, row by row on the host; the command has them all.
-ON_THE_HOST = {"ngram", "prompt_lookup", "suffix_lookup", "input_copy", "string_match", "other_tokenizer",
-               "corpus_unigram", "online_bandit", "remote"}  # fmt: skip
+ON_THE_HOST = {"ngram", "prompt_lookup", "suffix_lookup", "input_copy", "string_match"}
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,18 @@ def test_tokens_are_exact_for_the_weights_of_each_step(tmp_path, arguments, monk
     assert (tmp_path / "rollouts.png").exists() and "small_transformer" in capsys.readouterr().out
 
 
+def test_a_drafter_does_not_learn_from_the_checked_texts(tmp_path, arguments, monkeypatch):
+    online = "drafters.online_small_transformer"
+    given = [each for each in arguments if not each.startswith("~")]
+    given += [f"{online}.drafter.model.path={tmp_path}/drafter", f"{online}.update_interval=8", "learning_rate=0"]
+    alphas = []
+    for checked in (1, 4):
+        run(monkeypatch, [*given, f"checked={checked}"])
+        steps = json.loads((tmp_path / "rollouts.json").read_text())
+        alphas.append([step["rollouts"]["online_small_transformer"]["alpha"] for step in steps])
+    assert alphas[0] == alphas[1]
+
+
 def test_an_engine_with_stale_weights_is_caught(tmp_path, arguments, monkeypatch):
     """Negative control: speculation, whose passes read several tokens, sees the weights of the first step alone."""
     forward, old = CachedLM.forward, {}
