@@ -4,6 +4,7 @@ import atexit
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -165,14 +166,14 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
         if name == "layer_skip.yaml":
             return _tiny_layers(target)
         if name in FITTED:
-            return str(FITTED[name](_temporary() / f"{name}-{target.fingerprint}", target))
+            return _written(FITTED[name], name, target)
         return _tiny_folder(name, vocabulary)
     if not isinstance(value, dict):
         return value
     made = {key: _made_tiny(item, vocabulary, target) for key, item in value.items()}
     for end, save in PUBLISHED.items():
         if made.get("path") in (None, "???") and str(made.get("_target_")).endswith(end):
-            made["path"] = str(save(_temporary() / f"{end}-{target.fingerprint}", target))
+            made["path"] = _written(save, end, target)
     if str(made.get("_target_")).endswith("StandardLibrary"):
         made["folder"] = _tiny_library()
     if str(made.get("_target_")).endswith("Online"):
@@ -180,6 +181,12 @@ def _made_tiny(value: Any, vocabulary: int, target: Target) -> Any:
     if str(made.get("_target_")).endswith("load_other_model"):
         made["path"] = _tiny_other_folder(vocabulary)
     return made
+
+
+def _written(save: Callable[[Path, Target], Path], name: str, target: Target) -> str:
+    """Folder of what `save` writes for a target, once: a target shared by processes has no whole tensors to write."""
+    folder = _temporary() / f"{name}-{target.fingerprint}"
+    return str(folder if folder.exists() else save(folder, target))
 
 
 @cache
