@@ -1,63 +1,113 @@
-"""DART drafter: one shallow layer drafts all positions in parallel from mask tokens (Liu et al., 2026)."""
+"""DART drafter: one layer predicts all positions in one pass; n-grams choose the tree (Liu et al., 2026)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from framework.core.draft import Draft, Outcome
-from framework.core.fixed_buffer import FixedBuffer
-from framework.core.sampling import Sampling
+from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
-from framework.drafting.parallel_draft import ParallelDraft
-from framework.heads.dart_layer import load_layer
+from framework.core.validation import check_whole
+from framework.drafting.ngram_lookup import NGramLookup
+from framework.drafting.ngram_tables import tokenised_documents
+from framework.drafting.tree_builder import TreeBuilder
+from framework.heads.eagle_states import DrafterOnStates
+from framework.heads.published_eagle import read_peagle
 from framework.models.target import Target
+from framework.prompts.prompt_source import PromptSource
+
+# Published weights, by level from 0 on: of a level in a path's score, and of its prediction beside the n-gram.
+LEVEL_EXPONENT, PREDICTION_BASE, NGRAM_WEIGHT = -0.7, 0.9, 0.5
 
 
-class Dart:
-    """Drafts all positions from the target's last state, the pending token, and one mask token per position.
+class Dart(DrafterOnStates):
+    """Grows a tree of chosen tokens from predictions that do not know the tokens of other positions.
 
-    A tree holds the top tokens of every position, arranged for the largest expected number of accepted nodes under
-    held-out accuracies and the node budget. A greedy chain holds the most likely token of each position. A sampled
-    chain holds one draw from each position, independent of the draws before it.
+    The layer reads the states of the whole text, and masks after it. Its most likely tokens of every position are the
+    candidates of a beam search, whose paths are scored by the predictions and by how often a corpus continues the
+    path's last tokens so. The best nodes of all levels are drafted (Liu et al., 2026, 2601.19278).
     """
 
-    def __init__(self, target: Target, *, path: str, form: str, nodes: int):
+    scheme = SamplingScheme.ONE_HOT
+    shape = Shape.TREE
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        path: str,
+        layer_numbers: str | None,
+        depth: int,
+        candidates: int,
+        beam: int,
+        nodes: int,
+        order: int,
+        corpus: PromptSource | None,
+    ):
         """
         Args:
             target: the target that the layer was trained for.
-            path: folder of the layer, written by `experiments.train`.
-            form: tree, greedy_chain or sampled_chain.
-            nodes: node budget of the tree, >= 1; chains have one node per position.
+            path: folder or hub name of a layer, written by `train drafter=dart`, or a published P-EAGLE.
+            layer_numbers: how its config numbers the target's layers, as for `read_eagle`.
+            depth: levels grown in every round, whatever gamma is; nodes deeper than gamma are not offered.
+            candidates: tokens per position; capped at the draft vocabulary's size.
+            beam: paths of every level that are continued.
+            nodes: drafted nodes, out of those of all levels; capped at their number.
+            order: longest n-gram, >= 2.
+            corpus: texts whose n-grams are counted; None: predictions alone score a path.
 
         Raises:
-            OSError: the folder holds no layer, or a damaged one.
-            ValueError: an unknown form, nodes < 1, or a layer trained for another target.
+            OSError: the files cannot be read.
+            ValueError: an option out of range, another kind of layer, or one trained for another target.
         """
-        ParallelDraft.check_form(form)
-        self._layer, accuracies = load_layer(path, target)
-        self._positions = ParallelDraft(form=form, nodes=nodes, accuracies=accuracies, device=target.device)
-        self.scheme, self.shape = self._positions.scheme, self._positions.shape
-        self._buffer = FixedBuffer()
-        self.num_uniforms, self.num_nodes = self._positions.num_uniforms, self._positions.num_nodes
+        for key, value in (("depth", depth), ("candidates", candidates), ("beam", beam), ("nodes", nodes)):
+            check_whole(key, value, least=1)
+        self._layer = read_peagle(path, target, layer_numbers=layer_numbers)
+        support = self._layer.support
+        self._candidates = min(candidates, target.vocabulary_size if support is None else len(support))
+        self.depth, self._beam = depth, beam
+        num_nodes, num_paths = 0, 1
+        for _ in range(depth):
+            num_nodes += num_paths * self._candidates
+            num_paths = min(beam, num_paths * self._candidates)
+        self._nodes = min(nodes, num_nodes)
+        self._ngrams = None
+        if corpus is not None:
+            self._ngrams = NGramLookup(
+                tokenised_documents(corpus, target),
+                order=order,
+                vocabulary_size=target.vocabulary_size,
+                device=target.device,
+            )
+        super().__init__(self._layer, room=depth)
 
-    @property
-    def models(self) -> list[nn.Module]:
-        return [self._layer]
+    def num_uniforms(self, gamma: int) -> int:
+        return 0
 
-    def build_trees(self, num_rows: int, max_gamma: int) -> None:
-        self._positions.build_trees(num_rows, max_gamma)
-
-    def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
-        self._sampling = sampling
-        self._hidden = self._buffer.holding(prefill.state_at_pending)
-
-    def begin_rows(self, rows: list[int], sequences: Sequences, prefill: Outcome) -> None:
-        self._hidden[rows] = prefill.state_at_pending
+    def num_nodes(self, gamma: int) -> int:
+        return self._nodes
 
     @torch.no_grad()
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
-        """Draft to depth gamma, or to the depth of the tree or number of positions if that is smaller."""
-        logits = self._layer(self._hidden, sequences.pending, self._positions.depth(gamma)).float()
-        return self._positions.draft(logits, self._sampling, uniforms)
+        token, state = self._layer.masked_pair()
+        states = self._states.catch_up_with_masks(sequences, self.depth, token=token, state=state)
+        best, support = self._layer.scored(states).float().topk(self._candidates), self._layer.support
+        predictions = best.values.log_softmax(-1)  # [B, depth, K]
+        candidates = best.indices if support is None else support[best.indices]
+        tree, paths = TreeBuilder(sequences.num_rows, device=candidates.device), self._last_tokens(sequences)
+        for level in range(self.depth):
+            if level:
+                chosen, above = tree.grow(self._beam)
+                paths = paths.gather(1, above.unsqueeze(2).expand(-1, -1, paths.shape[2]))
+                paths = torch.cat([paths[..., 1:], chosen.unsqueeze(2)], 2)
+            tokens = candidates[:, level].unsqueeze(1).expand(-1, paths.shape[1], -1)
+            scores = PREDICTION_BASE**level * predictions[:, level].unsqueeze(1)
+            if self._ngrams is not None:
+                scores = scores + NGRAM_WEIGHT * self._ngrams.frequencies(paths, tokens).log()
+            tree.add_children(tokens, ((level + 1) ** LEVEL_EXPONENT * scores).expand_as(tokens))
+        return tree.draft(self._nodes, deepest=gamma)
 
-    def observe(self, sequences: Sequences, outcome: Outcome) -> None:
-        self._hidden.copy_(outcome.state_at_pending)
+    def _last_tokens(self, sequences: Sequences) -> Tensor:
+        """[B, 1, order - 1] int64: the last tokens of every row, pending among them; -1 before its beginning."""
+        order = 2 if self._ngrams is None else self._ngrams.order
+        places = sequences.lengths.unsqueeze(1) + torch.arange(1 - order, 0, device=sequences.lengths.device)
+        tokens = sequences.tokens.gather(1, places.clamp(min=0))
+        return torch.where(places < 0, -1, tokens).unsqueeze(1)

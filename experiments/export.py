@@ -42,6 +42,7 @@ FORMATS: dict[str, dict[str, Writer]] = {
     "speculators": {
         "eagle3": export_eagle3_to_speculators,
         "peagle": export_peagle_to_speculators,
+        "dart": export_peagle_to_speculators,
         "dflash": export_dflash_to_speculators,
     },
 }

@@ -5,7 +5,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 MOVED = {
-    "framework.training.parallel_training": "framework.training.dart_training",
     "framework.gamma_policies.best_expected_speed": "framework.gamma_policies.expected_speedup",
     "framework.gamma_policies.additive": "framework.gamma_policies.heuristic",
     "drafters.parallel": "drafters.dart",
@@ -20,7 +19,6 @@ MOVED = {
     "framework.distillation": "framework.training.distillation",
     "framework.eagle_training": "framework.training.eagle_training",
     "framework.medusa_training": "framework.training.medusa_training",
-    "framework.parallel_training": "framework.training.dart_training",
     "framework.pretrained": "framework.models.pretrained",
     "framework.prompts.digits": "experiments.corpora.digits",
     "framework.prompts.docstrings": "experiments.corpora.docstrings",
@@ -40,7 +38,6 @@ RENAMED = {
     "framework.gamma_policies.expected_speedup.BestExpectedSpeed": "ExpectedSpeedup",
     "framework.gamma_policies.heuristic.Additive": "Heuristic",
     "framework.prompts.source_sequence.InTurn": "SourceSequence",
-    "framework.training.dart_training.ParallelTraining": "DartTraining",
     "framework.verifiers.default_verifier.standard_rule": "default_verifier",
 }
 

@@ -16,7 +16,6 @@ KEYS = {
     "held_out.too_long": "held_out.overflow",
     "drafter.every": "drafter.update_interval",
     "drafters.*.every": "drafters.*.update_interval",
-    "training.trainable.every": "training.trainable.stride",
     "later_turns": "multi_turn",
     "against": "compare_to",
     "over": "search_space",

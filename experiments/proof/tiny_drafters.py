@@ -19,7 +19,6 @@ from experiments.config.builders import DrafterFactory, build
 from framework.conformance.tiny_models import save_tiny, tiny_other_tokenizer
 from framework.core.drafter import Drafter
 from framework.drafting.layer_set import LayerSet, save_layer_set
-from framework.heads.dart_layer import DartLayer, save_layer
 from framework.heads.dflash_layers import DflashLayers
 from framework.heads.draft_layer import TargetEnds
 from framework.heads.eagle_layer import EagleOneLayer, EagleThreeLayer
@@ -76,19 +75,6 @@ def save_tiny_heads(folder: Path, target: Target) -> Path:
     return folder
 
 
-def save_tiny_layer(folder: Path, target: Target) -> Path:
-    """Write a random DART layer that drafts three positions in parallel, with accuracies that yield a tree."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layer = DartLayer(target, num_positions=3)
-        with torch.no_grad():
-            layer.change.weight.add_(torch.randn_like(layer.change.weight) * 0.1)
-    ranks = min(target.vocabulary_size, 4)
-    accuracies = [[0.6 / (position + rank) for rank in range(ranks)] for position in range(1, 4)]
-    save_layer(folder, layer, target=target, accuracies=accuracies)
-    return folder
-
-
 def save_tiny_eagle(folder: Path, target: Target) -> Path:
     """Write a random EAGLE-1 layer."""
     with torch.random.fork_rng(devices=[]):
@@ -98,7 +84,7 @@ def save_tiny_eagle(folder: Path, target: Target) -> Path:
 
 
 def save_tiny_peagle(folder: Path, target: Target) -> Path:
-    """Write a random P-EAGLE layer."""
+    """Write a random layer of P-EAGLE and DART."""
     return save_tiny_eagle3(folder, target, mask_token=1)
 
 
@@ -150,7 +136,7 @@ def save_tiny_mtp(folder: Path, target: Target) -> Path:
 # Models differ: otherwise nothing that the hierarchical drafter's inner drafter proposes is ever rejected.
 SEEDS = {"drafter": 7, "drafter_small": 13, "drafter_large": 14}
 # Embedded models trained for a target, each with the function that writes a random one.
-FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_layer, "eagle3": save_tiny_eagle3}
+FITTED = {"medusa": save_tiny_heads, "dart": save_tiny_peagle, "eagle3": save_tiny_eagle3}
 # Drafters that are published and not embedded, by the ends of their classes' paths.
 PUBLISHED = {
     "dflash.Dflash": save_tiny_dflash,

@@ -44,9 +44,18 @@ class TreeBuilder:
             support: [S] int64: token ids of the logits; None: all.
         """
         best = logits.float().log_softmax(-1).topk(min(num_children, logits.shape[-1]))
-        # Rounding must not make a child more valuable than its parent.
-        values = self._values.unsqueeze(2) + best.values.clamp(max=0)
         tokens = best.indices if support is None else support[best.indices]
+        self.add_children(tokens, best.values)
+
+    def add_children(self, tokens: Tensor, scores: Tensor) -> None:
+        """Give each growing node these children.
+
+        Args:
+            tokens: [B, L, K] int64, distinct for each node.
+            scores: [B, L, K] float32 log-probabilities, or other numbers of at most 0, to add to the node's value.
+        """
+        # Rounding must not make a child more valuable than its parent.
+        values = self._values.unsqueeze(2) + scores.clamp(max=0)
         self._all_tokens.append(tokens.flatten(1))
         self._all_values.append(values.flatten(1))
         self._all_parents.append(self._nodes.unsqueeze(2).expand_as(values).flatten(1))

@@ -33,6 +33,7 @@ FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 MASK_TOKENS = ("mask_token_id", "pard_token", "ptd_token_id")  # in speculators' config, and in those that vLLM reads
 OF_THE_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")  # in some files, and not needed to draft
 TRAINED = "a published EAGLE drafter made for this target, or a folder that `train drafter=eagle3` wrote"
+TRAINED_ON_MASKS = "a published P-EAGLE made for this target, or a folder that `train drafter=dart` wrote"
 
 
 def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -> EagleOneLayer | EagleThreeLayer:
@@ -50,25 +51,27 @@ def read_eagle(path: str, target: Target, *, layer_numbers: str | None = None) -
     """
     layer = _read(path, target, layer_numbers)
     if isinstance(layer, EagleThreeLayer) and layer.mask_token is not None:
-        raise OptionError("path", path, TRAINED, "whose mask_hidden makes it a P-EAGLE, which drafter=peagle reads")
+        raise OptionError("path", path, TRAINED, "whose mask_hidden makes it one for drafter=peagle or dart")
     return layer
 
 
 def read_peagle(path: str, target: Target, *, layer_numbers: str | None = None) -> EagleThreeLayer:
-    """Read a P-EAGLE layer; arguments and errors as for `read_eagle`."""
-    layer = _read(path, target, layer_numbers)
+    """Read a P-EAGLE or DART layer; arguments and errors as for `read_eagle`."""
+    layer = _read(path, target, layer_numbers, trained_as="dart")
     if not isinstance(layer, EagleThreeLayer) or layer.mask_token is None:
         problem = "without mask_hidden: another kind of EAGLE, which drafter=eagle3 reads"
-        raise OptionError("path", path, "a P-EAGLE drafter made for this target", problem)
+        raise OptionError("path", path, TRAINED_ON_MASKS, problem)
     return layer
 
 
-def _read(path: str, target: Target, layer_numbers: str | None) -> EagleOneLayer | EagleThreeLayer:
+def _read(
+    path: str, target: Target, layer_numbers: str | None, *, trained_as: str = "eagle3"
+) -> EagleOneLayer | EagleThreeLayer:
     if layer_numbers not in (None, *LAYER_NUMBERS):
         raise OptionError("layer_numbers", layer_numbers, f"{', '.join(LAYER_NUMBERS)}, or null")
     _refuse_earlier(path)
     files = open_published(path)
-    _check_fingerprint(files, target)
+    _check_fingerprint(files, target, trained_as)
     tensors = {name: tensor for name, tensor in files.tensors().items() if name not in OF_THE_TARGET}
     is_three = any(name.endswith("hidden_norm.weight") for name in tensors)
     if any(name.endswith(".0.linear.weight") for name in tensors):
@@ -290,7 +293,7 @@ def _check_mapping(files: PublishedFiles, tensors: dict[str, Tensor], config: Co
         raise _refusal(files, "whose t2d marks other tokens than d2t maps to")
 
 
-def _check_fingerprint(files: PublishedFiles, target: Target) -> None:
+def _check_fingerprint(files: PublishedFiles, target: Target, trained_as: str) -> None:
     file = files.folder / FACTS
     with files.place.loading():
         found = json.loads(file.read_text())["target_fingerprint"] if file.is_file() else target.fingerprint
@@ -298,17 +301,19 @@ def _check_fingerprint(files: PublishedFiles, target: Target) -> None:
         raise OtherTargetError(
             files.place.option,
             files.path,
-            "a layer trained for this one: `train drafter=eagle3 target=...`",
+            f"a layer trained for this one: `train drafter={trained_as} target=...`",
             f"made for the target with the fingerprint {found}, and this one's is {target.fingerprint} (other weights, "
             "or a dtype that rounds them)",
-            made_by="train drafter=eagle3",
+            made_by=f"train drafter={trained_as}",
         )
 
 
 def _refuse_earlier(path: str) -> None:
     folder = Path(path).expanduser()
-    if (folder / "eagle.json").is_file() and not (folder / "config.json").is_file():
-        raise OptionError("path", path, TRAINED, "which an earlier version trained, with a layer of another shape")
+    earlier = any((folder / name).is_file() for name in ("eagle.json", "layer.json"))
+    if earlier and not (folder / "config.json").is_file():
+        allowed = "a published drafter made for this target, or a folder that training wrote"
+        raise OptionError("path", path, allowed, "which an earlier version trained, with a layer of another shape")
 
 
 def _refusal(files: PublishedFiles, problem: str) -> OptionError:

@@ -34,7 +34,9 @@ class EagleTraining:
 
     Depth 1 reads the target's states with noise (EAGLE; Li et al., 2024, 2401.15077: a = 1, b = 0.1, one depth). Each
     further depth reads the predictions of the depth before, as drafting does (EAGLE-3's training-time test; Li et al.,
-    2025, 2503.01840). With a draft vocabulary, CE sums over its tokens alone.
+    2025, 2503.01840). With a mask token, it reads masks instead, so that all depths are predicted at once (P-EAGLE; Hui
+    et al., 2026, 2602.01469, and DART; Liu et al., 2026, 2601.19278, with a discount of 0.6). With a draft vocabulary,
+    CE sums over its tokens alone.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class EagleTraining:
         draft_vocabulary: int | None,
         train_output: bool,
         norm_before_residual: bool,
+        mask_token: int | None,
         depths: int,
         discount: float,
         feature_weight: float,
@@ -61,6 +64,7 @@ class EagleTraining:
             draft_vocabulary: eagle3: Vd, the most frequent tokens of the training text; None: V.
             train_output: eagle3: whether the output layer, at first a copy of the target's, is trained.
             norm_before_residual: eagle3: whether the residual stream begins after the norm of the states.
+            mask_token: eagle3: token read in the place of drafted ones; None: the layer reads its own predictions.
             depths: number of trained depths, >= 1.
             discount: in (0, 1], weight of a depth relative to the one before it.
             feature_weight: a >= 0; 0 for eagle3, whose predictions are no states of the target.
@@ -75,7 +79,9 @@ class EagleTraining:
             raise OptionError("kind", kind, ", ".join(KINDS))
         check_whole("depths", depths, least=1)
         check_whole("draft_vocabulary", draft_vocabulary, least=1, most=target.vocabulary_size, or_null=True)
+        check_whole("mask_token", mask_token, least=0, most=target.vocabulary_size - 1, or_null=True)
         for key, holds, value, allowed in (
+            ("mask_token", kind == "eagle3" or mask_token is None, mask_token, "null for kind=eagle"),
             ("discount", 0 < discount <= 1, discount, "a number in (0, 1]"),
             ("feature_weight", feature_weight >= 0, feature_weight, "a number >= 0"),
             ("token_weight", token_weight >= 0, token_weight, "a number >= 0"),
@@ -99,7 +105,10 @@ class EagleTraining:
                 hidden_layers=layers,
                 draft_vocabulary=draft_vocabulary,
                 norm_before_residual=norm_before_residual,
+                mask_token=mask_token,
             )
+            if self._layer.mask_hidden is not None:
+                nn.init.normal_(self._layer.mask_hidden)
             self._layer.lm_head.requires_grad_(train_output)
         self._target, self._ends = target, TargetEnds(target)
         self.states = TargetStates(target, self._layer.hidden_layers)
@@ -195,7 +204,7 @@ class EagleTraining:
         """Per depth d = 0, 1, ...: [B, L - d, H] states predicted at tokens d + 1, d + 2, ... of the text.
 
         A pair attends to pairs with the target's states up to the start of its draft, then to pairs of its own draft
-        with predicted states: one per depth, each one position further.
+        with predicted states, or to masks: one per depth, each one position further.
         """
         num_pairs = tokens.shape[-1] - 1
         place = torch.arange(num_pairs, device=hidden.device)
@@ -206,9 +215,11 @@ class EagleTraining:
             mask = additive(torch.cat([away <= -depth, *own], 1).unsqueeze(0), states.dtype)
             states = self._layer(states, text, place.unsqueeze(0), pairs=pairs, mask=mask)
             yield states[:, depth:]
-            states = functional.pad(
-                states[:, :-1], (0, 0, 1, 0)
-            )  # a state predicted at a token is paired with the next token
+            if isinstance(self._layer, EagleThreeLayer) and self._layer.mask_token is not None:
+                token, state = self._layer.masked_pair()
+                states, text = state.expand_as(states), torch.full_like(text, token)
+            else:  # a state predicted at a token is paired with the next token
+                states = functional.pad(states[:, :-1], (0, 0, 1, 0))
 
     def _noisy(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         scale = self._noise * hidden.square().mean((1, 2), keepdim=True).sqrt()

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from drafters.eagle import Eagle
 from drafters.eagle_tree import EagleTree
-from experiments.proof.tiny_drafters import save_tiny_eagle, save_tiny_eagle3
+from drafters.published.peagle import Peagle
+from experiments.proof.tiny_drafters import save_tiny_eagle, save_tiny_eagle3, save_tiny_peagle
 from framework.conformance.test_doubles import PATTERNS, Dictated, Witness
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import SamplingScheme
@@ -19,18 +20,19 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.drafting.tree_builder import TreeBuilder
 from framework.gamma_policies.fixed import Fixed
-from framework.heads.published_eagle import read_eagle
+from framework.heads.published_eagle import read_eagle, read_peagle
 from framework.metrics.stopwatch import Stopwatch
 from framework.training.eagle_training import EagleTraining
 from framework.training.target_states import output_layer_input
 
 OPTIONS = {
     "kind": "eagle", "hidden_layers": None, "draft_vocabulary": None, "train_output": False,
-    "norm_before_residual": False, "depths": 3, "discount": 0.5, "feature_weight": 1.0, "token_weight": 0.1,
-    "noise": 0.0,
+    "norm_before_residual": False, "mask_token": None, "depths": 3, "discount": 0.5, "feature_weight": 1.0,
+    "token_weight": 0.1, "noise": 0.0,
 }  # fmt: skip
 OF_EAGLE3 = {"kind": "eagle3", "hidden_layers": [0, 1, 2], "draft_vocabulary": 25, "feature_weight": 0.0}
 KINDS = {"eagle": (save_tiny_eagle, OPTIONS), "eagle3": (save_tiny_eagle3, OPTIONS | OF_EAGLE3)}
+ON_MASKS = {"on masks": (save_tiny_peagle, OPTIONS | OF_EAGLE3 | {"mask_token": 1})}
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1, *range(20)]]
 CPU = torch.device("cpu")
 
@@ -42,9 +44,10 @@ def _seeded():
 
 def tiny_training(target, path, kind):
     """The path of a saved random layer, and a training whose layer equals it."""
-    save, options = KINDS[kind]
+    save, options = (KINDS | ON_MASKS)[kind]
+    read = read_eagle if kind in KINDS else read_peagle
     training = EagleTraining(target, **options)
-    training.module.load_state_dict(read_eagle(str(save(path, target)), target).state_dict())
+    training.module.load_state_dict(read(str(save(path, target)), target).state_dict())
     return str(path), training
 
 
@@ -78,14 +81,15 @@ class InTurn(Fixed):
         return next(self._coming)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS | ON_MASKS)
 @pytest.mark.parametrize("pattern", PATTERNS)
 @torch.no_grad()
 def test_what_is_drafted_is_what_was_trained(tmp_path, pattern, kind):
     """A draft's distributions equal training's predictions at the same depth, under every acceptance."""
     target = tiny_target()
     path, training = tiny_training(target, tmp_path, kind)
-    drafter, verifier, gammas = Witness(eagle(target, path)), Dictated(PATTERNS[pattern]), (3, 3, 0, 0, 1)
+    chain = eagle(target, path) if kind in KINDS else Peagle(target, path=path, layer_numbers=None)
+    drafter, verifier, gammas = Witness(chain), Dictated(PATTERNS[pattern]), (3, 3, 0, 0, 1)
     engine = Engine(
         target=target, drafter=drafter, verifier=verifier, gamma_policy=InTurn(*gammas), sampling=Sampling()
     )
@@ -98,7 +102,7 @@ def test_what_is_drafted_is_what_was_trained(tmp_path, pattern, kind):
             text = proposal.committed[row] + proposal.draft.tokens[row, :depth].tolist()
             expected = predicted_after(training, target, text, depth=depth).softmax(0)
             assert torch.allclose(proposal.draft.probs[row, depth], expected, atol=1e-5), (row, depth)
-            if kind == "eagle3":  # every other token is drafted
+            if kind != "eagle":  # every other token is drafted
                 assert proposal.draft.support[row, depth].tolist() == list(range(0, 50, 2))
 
 

@@ -50,7 +50,7 @@ def test_the_command_says_how_to_load_the_folder(tmp_path, monkeypatch, capsys):
         (["format=eagle3"], "format is 'eagle3'; allowed: medusa, medusa_vllm with drafter=medusa"),
         (["drafter=dflash", "format=medusa"], "format is 'medusa'; allowed: speculators with drafter=dflash"),
         (["format=eagle9"], "format is 'eagle9'; allowed: medusa, medusa_vllm with drafter=medusa"),
-        (["drafter=dart"], "drafter is 'dart', which no format takes; allowed: "),
+        (["drafter=mtp"], "drafter is 'mtp', which no format takes; allowed: "),
         ([f"drafter.path={tmp_path / 'target'}"], "drafter.path is "),
     ):
         with pytest.raises(SystemExit):

@@ -66,13 +66,13 @@ def test_a_yaml_with_an_old_key_gets_todays_name(old: str) -> None:
 def test_checkpoints_and_searches_of_an_earlier_version_go_on() -> None:
     made_of = {
         "objective": "attainable",
-        "trainable": {"_target_": "framework.training.dart_training.DartTraining", "every": 2},
+        "drafter": {"_target_": "drafters.online.Online", "every": 2},
         "prompts": {"count": 3, "first_tokens": 128, "too_long": "error"},
         "later_turns": False,
     }
     assert with_current_options(made_of) == {
         "objective": "zero_overhead",
-        "trainable": {"_target_": "framework.training.dart_training.DartTraining", "stride": 2},
+        "drafter": {"_target_": "drafters.online.Online", "update_interval": 2},
         "prompts": {"count": 3, "max_prompt_tokens": 128, "overflow": "error"},
         "multi_turn": False,
     }

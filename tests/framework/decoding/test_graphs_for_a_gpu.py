@@ -28,7 +28,7 @@ ALIKE = ("input_copy", "suffix_lookup", "other_tokenizer")
 DRAFTERS = [name for name in NAMES if not name.startswith("online_") and name not in ALIKE]
 FAST = ("medusa",)
 # Drafters that skip or read several layers.
-TWO_LAYERS = ("layer_skip", "dflash", "eagle3", "eagle_tree", "peagle")
+TWO_LAYERS = ("layer_skip", "dart", "dflash", "eagle3", "eagle_tree", "peagle")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.models.pretrained import load_draft_model
 from framework.training.acceptance_training import AcceptanceTraining
 from framework.training.batch_shares import uniforms_per_window
-from framework.training.dart_training import DartTraining
 from framework.training.distillation import Distillation
 from framework.training.eagle_training import EagleTraining
 from framework.training.medusa_training import MedusaTraining
@@ -18,14 +17,13 @@ from framework.training.trainable import FILLER, Trainable
 from tests.framework.training.test_distillation import CONFIG
 
 EAGLE = {"hidden_layers": None, "draft_vocabulary": None, "train_output": True, "norm_before_residual": True,
-         "depths": 3, "discount": 0.8, "token_weight": 1.0, "noise": 0.1}  # fmt: skip
+         "mask_token": None, "depths": 3, "discount": 0.8, "token_weight": 1.0, "noise": 0.1}  # fmt: skip
+OF_EAGLE3 = {"kind": "eagle3", "feature_weight": 0, "hidden_layers": [1, 2]}
 TRAININGS = {
     "medusa": lambda target: MedusaTraining(target, num_heads=3, output="mapped", discount=0.8, ranks=2),
-    "dart": lambda target: DartTraining(target, num_positions=3, discount=0.6, ranks=2, stride=3),
+    "dart": lambda target: EagleTraining(target, **(EAGLE | OF_EAGLE3 | {"mask_token": 1})),
     "eagle": lambda target: EagleTraining(target, kind="eagle", feature_weight=1.0, **EAGLE),
-    "eagle3": lambda target: EagleTraining(
-        target, kind="eagle3", feature_weight=0, **(EAGLE | {"hidden_layers": [1, 2]})
-    ),
+    "eagle3": lambda target: EagleTraining(target, **(EAGLE | OF_EAGLE3)),
     "distillation": lambda target: Distillation(target, loss="forward_kl", path=None, config=CONFIG),
 }
 

@@ -9,10 +9,8 @@ from framework.conformance.tiny_models import tiny_target
 from framework.training.trainable import FILLER, complement, ids_of, is_learned
 from tests.framework.training.test_batch_shares import TRAININGS, gradients, windows
 
-KINDS = [kind for kind in TRAININGS if kind != "dart"]  # it trains places at random, a part of a window
 
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAININGS)
 def test_losses_of_complementary_parts_add_up(kind, monkeypatch):
     torch.manual_seed(0)
     trainable, tokens = TRAININGS[kind](tiny_target()), windows("llama")
