@@ -3,6 +3,8 @@
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,11 +17,14 @@ from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.models.target import Target
-from framework.remote.serialization import flat, small, unpacked_draft
+from framework.remote.serialization import MalformedMessage, expect, flat, small, unpacked_draft, whole
 from framework.remote.transport import Link, WorkerLost
 from framework.remote.worker import Kind, error_of, start_worker
 
 WHEN_LOST = ("error", "plain")
+MOST_UNIFORMS = 2**20  # per row
+
+T = TypeVar("T")
 
 
 class Remote:
@@ -79,13 +84,14 @@ class Remote:
         self._is_lost = False
         self._num_uniforms: dict[int, int] = {}
         self._buffer = FixedBuffer()
+        self._vocabulary_size = target.vocabulary_size
 
     def num_uniforms(self, gamma: int) -> int:
         if gamma not in self._num_uniforms:
-            answer = self._ask(Kind.NUM_UNIFORMS, [np.array([gamma], np.int32)])
-            if answer is None:
+            number = self._ask(Kind.NUM_UNIFORMS, [np.array([gamma], np.int32)], Kind.FACTS, _number)
+            if number is None:
                 return 0
-            self._num_uniforms[gamma] = int(answer[0][0])
+            self._num_uniforms[gamma] = number
         return self._num_uniforms[gamma]
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
@@ -103,6 +109,8 @@ class Remote:
                 *flat(sequences.texts),
                 *flat(sources),
             ],
+            Kind.DONE,
+            expect,
         )
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -117,8 +125,11 @@ class Remote:
             small(committed),
             *flat(new),
         ]
-        answer, device = self._ask(Kind.PROPOSE, question), sequences.tokens.device
-        return Draft.empty(sequences.num_rows, device) if answer is None else unpacked_draft(answer).to(device)
+        read = partial(
+            unpacked_draft, num_rows=sequences.num_rows, most_nodes=gamma, vocabulary_size=self._vocabulary_size
+        )
+        draft, device = self._ask(Kind.PROPOSE, question, Kind.DRAFT, read), sequences.tokens.device
+        return Draft.empty(sequences.num_rows, device) if draft is None else draft.to(device)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
@@ -136,11 +147,13 @@ class Remote:
     def bytes_up(self) -> int:
         return self._transport.received
 
-    def _ask(self, kind: Kind, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
-        """The worker's answer; None: the worker is lost, and `when_lost` is "plain".
+    def _ask(
+        self, kind: Kind, arrays: list[np.ndarray], answered: Kind, read: Callable[[list[np.ndarray]], T]
+    ) -> T | None:
+        """The worker's answer, of the kind `answered`; None: the worker is lost, and `when_lost` is "plain".
 
         Raises:
-            WorkerLost: the worker is lost, and `when_lost` is "error".
+            WorkerLost: the worker is lost or its answer is malformed, and `when_lost` is "error".
             ValueError, OSError: an error of the drafter.
         """
         if self._is_lost:
@@ -148,25 +161,34 @@ class Remote:
         try:
             with _keys_named():
                 self._transport.send(kind, arrays)
-                answered, answer = self._transport.receive()
+                got, answer = self._transport.receive()
+                if got == answered:
+                    return read(answer)
+                if got != Kind.ERROR:
+                    raise MalformedMessage(f"kind {got} is no answer to {kind.name}")
+                failure = error_of(answer)
         except WorkerLost:
             self._process.kill()  # it may still run, but its answers are no longer read
             self._is_lost = self._when_lost == "plain"
             if self._is_lost:
                 return None
             raise
-        if answered == Kind.ERROR:
-            raise error_of(answer)
-        return answer
+        raise failure
+
+
+def _number(arrays: list[np.ndarray]) -> int:
+    expect(arrays, (1,))
+    return int(whole(arrays[0], "the number of uniforms", 0, MOST_UNIFORMS)[0])
 
 
 @contextmanager
 def _keys_named() -> Iterator[None]:
-    """Add the options to change to the error of a lost worker."""
+    """Add the options to change to the error of a lost worker, or of one that sends malformed messages."""
     try:
         yield
-    except WorkerLost as error:
+    except (WorkerLost, MalformedMessage) as error:
+        fault = f"a message is malformed: {error}" if isinstance(error, MalformedMessage) else error
         raise WorkerLost(
-            f"the drafter's process is lost ({error}); drafter.when_lost=plain continues without it, and "
+            f"the drafter's process is lost ({fault}); drafter.when_lost=plain continues without it, and "
             "drafter.timeout_s limits how long it may be silent"
         ) from error

@@ -1,21 +1,30 @@
-"""Lossless serialisation of drafts and texts in few bytes.
+"""Lossless serialisation of drafts and texts in few bytes; messages hold arrays and JSON only.
 
 A draft's distribution is sent as integers of 8 or 16 bits if it was quantised to these
 (`framework.drafting.quantized_probs`), otherwise unchanged. The receiver gets q to the last bit.
 """
 
 import itertools
+import json
+import math
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from framework.core.draft import Draft, SamplingScheme
+from framework.core.draft_faults import probs_fault, structure_fault
 from framework.drafting.quantized_probs import BITS, from_weights, to_weights
 
 DTYPES = ("uint8", "uint16", "int32", "int64", "float32", "float64")
+MOST_AXES = 3
+
+
+class MalformedMessage(ConnectionError):
+    """A message that the other process cannot have meant; the text names the fault."""
 
 
 def pack(kind: int, arrays: Sequence[np.ndarray]) -> bytes:
@@ -32,17 +41,74 @@ def pack(kind: int, arrays: Sequence[np.ndarray]) -> bytes:
 
 
 def unpack(message: bytes) -> tuple[int, list[np.ndarray]]:
-    """Kind and arrays of a message from `pack`."""
-    kind, number = struct.unpack_from("<BB", message)
-    arrays, place = [], 2
-    for _ in range(number):
-        dtype, axes = struct.unpack_from("<BB", message, place)
-        shape = struct.unpack_from(f"<{axes}I", message, place + 2)
-        place += 2 + 4 * axes
-        entries = np.frombuffer(message, DTYPES[dtype], count=int(np.prod(shape)), offset=place)
-        arrays.append(entries.reshape(shape))
-        place += entries.nbytes
+    """Kind and arrays of a message from `pack`.
+
+    Raises:
+        MalformedMessage: the message is not exactly one kind and the arrays that it announces.
+    """
+    arrays = []
+    try:
+        kind, number = struct.unpack_from("<BB", message)
+        place = 2
+        for index in range(number):
+            dtype, axes = struct.unpack_from("<BB", message, place)
+            if dtype >= len(DTYPES) or axes > MOST_AXES:
+                raise MalformedMessage(f"array {index} has dtype {dtype} and {axes} axes")
+            shape = struct.unpack_from(f"<{axes}I", message, place + 2)
+            place += 2 + 4 * axes
+            num_bytes = math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+            if num_bytes > len(message) - place:
+                raise MalformedMessage(f"array {index} of shape {shape} is longer than its message")
+            arrays.append(np.frombuffer(message[place : place + num_bytes], DTYPES[dtype]).reshape(shape))
+            place += num_bytes
+    except (struct.error, ValueError) as error:
+        raise MalformedMessage("it ends within an array's header, or a shape is impossible") from error
+    if place != len(message):
+        raise MalformedMessage(f"{len(message) - place} bytes follow the last array")
     return kind, arrays
+
+
+def as_json(facts: Any) -> np.ndarray:
+    """Array of the JSON text of some facts."""
+    return np.frombuffer(json.dumps(facts, default=repr).encode(), np.uint8)
+
+
+def from_json(array: np.ndarray) -> Any:
+    """Facts from the array of `as_json`.
+
+    Raises:
+        MalformedMessage: the array holds no JSON text.
+    """
+    try:
+        return json.loads(array.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise MalformedMessage("its facts are not JSON") from error
+
+
+def expect(arrays: Sequence[np.ndarray], *shapes: tuple[int | None, ...]) -> None:
+    """Check the number of arrays and their shapes; None: any size.
+
+    Raises:
+        MalformedMessage: a shape differs.
+    """
+    got = [array.shape for array in arrays]
+    fits = len(got) == len(shapes) and all(
+        len(shape) == len(wanted) and all(size in (given, None) for given, size in zip(shape, wanted, strict=True))
+        for shape, wanted in zip(got, shapes, strict=True)
+    )
+    if not fits:
+        raise MalformedMessage(f"its arrays have the shapes {got}, not {list(shapes)}")
+
+
+def whole(numbers: np.ndarray, name: str, least: int, most: int | np.ndarray) -> np.ndarray:
+    """The numbers as int64, each a whole number from `least` to `most`.
+
+    Raises:
+        MalformedMessage: one is not.
+    """
+    if numbers.dtype.kind not in "iu" or not ((numbers >= least) & (numbers <= most)).all():
+        raise MalformedMessage(f"{name} holds other numbers than whole ones from {least} to {most}")
+    return numbers.astype(np.int64)
 
 
 def flat(rows: list[list[int]]) -> list[np.ndarray]:
@@ -51,9 +117,17 @@ def flat(rows: list[list[int]]) -> list[np.ndarray]:
     return [small(tokens), small(np.array([len(row) for row in rows], np.int64))]
 
 
-def ragged(tokens: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
-    """Rows of the two arrays of `flat`."""
-    ends = lengths.astype(np.int64).cumsum()
+def ragged(tokens: np.ndarray, lengths: np.ndarray, *, vocabulary_size: int) -> list[list[int]]:
+    """Rows of the two arrays of `flat`.
+
+    Raises:
+        MalformedMessage: the lengths do not add up to the tokens, or a token is outside the vocabulary.
+    """
+    expect([tokens, lengths], (None,), (None,))
+    ends = whole(lengths, "a text's length", 0, len(tokens)).cumsum()
+    if (ends[-1] if len(ends) else 0) != len(tokens):
+        raise MalformedMessage(f"its texts do not have {len(tokens)} tokens")
+    tokens = whole(tokens, "a text", 0, vocabulary_size - 1)
     return [part.tolist() for part in np.split(tokens, ends[:-1])] if len(ends) else []
 
 
@@ -77,22 +151,43 @@ def _packed_probs(probs: Tensor) -> np.ndarray:
     return probs.numpy()
 
 
-def unpacked_draft(arrays: list[np.ndarray]) -> Draft:
-    """Draft from the arrays of `packed_draft`, equal to the last bit."""
-    tokens, offered = (torch.from_numpy(each.astype(np.int64)) for each in arrays[:2])
-    valid = torch.arange(tokens.shape[1]) < offered.unsqueeze(1)
+def unpacked_draft(arrays: list[np.ndarray], *, num_rows: int, most_nodes: int, vocabulary_size: int) -> Draft:
+    """Draft from the arrays of `packed_draft`, equal to the last bit.
+
+    Raises:
+        MalformedMessage: the arrays are no draft of so many rows, nodes and tokens.
+    """
+    if len(arrays) not in (2, 4, 5):
+        raise MalformedMessage(f"a draft has {len(arrays)} arrays")
+    expect(arrays[:2], (num_rows, None), (num_rows,))
+    num_nodes = arrays[0].shape[1]
+    if num_nodes > most_nodes:
+        raise MalformedMessage(f"a draft has {num_nodes} nodes, more than {most_nodes}")
+    tokens = torch.from_numpy(whole(arrays[0], "a draft", 0, vocabulary_size - 1))
+    offered = torch.from_numpy(whole(arrays[1], "the number of offered nodes", 0, num_nodes))
+    valid = torch.arange(num_nodes) < offered.unsqueeze(1)
     if len(arrays) == 2:
         return Draft.chain(tokens, SamplingScheme.ONE_HOT, valid=valid)
-    distribution = arrays[3]
-    dtype = torch.float64 if arrays[2][0] else torch.float32
-    whole = distribution.dtype.kind == "u"
-    probs = (
-        from_weights(torch.from_numpy(distribution.astype(np.int64)), dtype)
-        if whole
-        else torch.from_numpy(distribution.copy())
-    )
-    support = torch.from_numpy(arrays[4].astype(np.int64)) if len(arrays) > 4 else None
-    return Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
+    width = vocabulary_size if len(arrays) == 4 else None
+    expect(arrays[2:4], (1,), (num_rows, num_nodes, width))
+    probs = _unpacked_probs(arrays[3], torch.float64 if arrays[2][0] else torch.float32)
+    support = None
+    if len(arrays) > 4:
+        expect(arrays[4:], arrays[3].shape)
+        support = torch.from_numpy(whole(arrays[4], "a support", 0, vocabulary_size - 1))
+    draft = Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
+    fault = None if probs.isfinite().all() else "a distribution is not finite"
+    if fault := fault or structure_fault(draft) or probs_fault(draft):
+        raise MalformedMessage(fault)
+    return draft
+
+
+def _unpacked_probs(sent: np.ndarray, dtype: torch.dtype) -> Tensor:
+    if sent.dtype.kind == "u":
+        return from_weights(torch.from_numpy(sent.astype(np.int64)), dtype)
+    if sent.dtype.kind != "f":
+        raise MalformedMessage("a distribution holds signed whole numbers")
+    return torch.from_numpy(sent.astype(np.float64 if dtype == torch.float64 else np.float32))
 
 
 def small(numbers: np.ndarray) -> np.ndarray:

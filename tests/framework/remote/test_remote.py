@@ -1,10 +1,15 @@
 """A drafter in another process: exact transport, and errors instead of hangs."""
 
+import contextlib
 import gc
+import random
+import socket
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from scipy.special import lambertw
@@ -17,6 +22,7 @@ from drafters.small_transformer import SmallTransformer
 from drafters.transformer_tree import TransformerTree
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
+from framework.core.draft_faults import probs_fault, structure_fault
 from framework.core.sampling import Sampling, draw
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -25,8 +31,9 @@ from framework.drafting.quantized_probs import from_weights, quantize, to_weight
 from framework.gamma_policies.heuristic import Heuristic
 from framework.metrics.theory import cost_over_link, optimal_gamma
 from framework.models.pretrained import load_draft_model
-from framework.remote.serialization import pack, packed_draft, unpack, unpacked_draft
-from framework.remote.transport import Link, WorkerLost
+from framework.remote.serialization import MalformedMessage, flat, pack, packed_draft, unpack, unpacked_draft
+from framework.remote.transport import SIZE, Link, Transport, WorkerLost
+from framework.remote.worker import Kind, _serve, _Worker, error_of
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [49], [7, 8, 45, 8, 9]]
@@ -120,7 +127,7 @@ def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
     draft = Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
     message = pack(4, packed_draft(draft))
     kind, arrays = unpack(message)
-    got = unpacked_draft(arrays)
+    got = unpacked_draft(arrays, num_rows=2, most_nodes=4, vocabulary_size=width)
     assert kind == 4 and got.scheme is SamplingScheme.IID and got.shape is Shape.CHAIN
     assert torch.equal(got.tokens, draft.tokens) and torch.equal(got.valid, draft.valid)
     assert torch.equal(got.probs, draft.probs)
@@ -132,8 +139,119 @@ def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
 
 def test_a_chosen_draft_has_no_distribution_to_send():
     draft = Draft.chain(torch.tensor([[700, 3]]), SamplingScheme.ONE_HOT)
-    got = unpacked_draft(unpack(pack(4, packed_draft(draft)))[1])
+    arrays = unpack(pack(4, packed_draft(draft)))[1]
+    got = unpacked_draft(arrays, num_rows=1, most_nodes=2, vocabulary_size=701)
     assert got.probs is None and got.scheme is SamplingScheme.ONE_HOT and torch.equal(got.tokens, draft.tokens)
+
+
+def altered(message: bytes, dice: random.Random) -> bytes:
+    """The message with one byte changed, some bytes cut off, or some bytes added."""
+    place = dice.randrange(len(message))
+    return dice.choice(
+        [
+            message[:place] + bytes([dice.randrange(256)]) + message[place + 1 :],
+            message[:place],
+            message[:place] + dice.randbytes(dice.randrange(1, 9)) + message[place:],
+        ]
+    )
+
+
+def test_altered_drafts_are_refused_or_are_drafts():
+    probs = quantize(torch.randn(2, 3, 6).softmax(2), 8)
+    draft = Draft.chain(torch.tensor([[5, 1, 2], [0, 3, 4]]), SamplingScheme.IID, probs=probs)
+    message, dice, refused = pack(4, packed_draft(draft)), random.Random(0), 0
+    for _ in range(3000):
+        try:
+            got = unpacked_draft(unpack(altered(message, dice))[1], num_rows=2, most_nodes=3, vocabulary_size=6)
+        except MalformedMessage:
+            refused += 1
+        else:
+            assert len(got.tokens) == 2 and got.num_nodes <= 3 and structure_fault(got) is probs_fault(got) is None
+            assert got.tokens.min() >= 0 and got.tokens.max() < 6
+    assert 1000 < refused < 3000
+
+
+@pytest.mark.parametrize(
+    ("sent", "lost"),
+    [
+        (SIZE.pack(2**62), "it has 4611686018427387904 bytes; allowed: at most"),  # no memory is taken for it
+        (SIZE.pack(2) + b"\4\1", "it ends within an array's header"),
+        (SIZE.pack(6) + b"\4\1\0\1\7\0", "it ends within an array's header"),
+        (SIZE.pack(8) + b"\4\1\0\1\xff\xff\xff\xff", "array 0 of shape .* is longer than its message"),
+        (SIZE.pack(4) + b"\4\1\x99\1", "array 0 has dtype 153"),
+        (SIZE.pack(9) + b"\4\0", "it closed the connection"),
+        (b"", "it closed the connection"),
+    ],
+)
+def test_what_is_no_message_ends_in_one_line(sent, lost):
+    here, there = socket.socketpair()
+    there.sendall(sent)
+    there.close()
+    with pytest.raises(ConnectionError, match=rf"^{lost}[^\n]*$"):
+        Transport(here, timeout=5).receive()
+
+
+def test_a_message_that_stops_halfway_is_not_waited_for():
+    here, there = socket.socketpair()
+    there.sendall(SIZE.pack(9) + b"\4")
+    with pytest.raises(WorkerLost, match="silent for too long"):
+        Transport(here, timeout=0.1).receive()
+    with pytest.raises(MalformedMessage, match="it has 1000007 bytes; allowed: at most 1000"):
+        (transport := Transport(here, timeout=5)).most_bytes = 1000
+        transport.send(4, [np.zeros(1_000_001 - 2, np.uint8)])
+
+
+def test_altered_requests_end_in_one_line_and_never_in_a_hang():
+    """Every request gets an answer, in the process that would otherwise draft on."""
+
+    class Asked(LastToken):
+        def num_uniforms(self, gamma):
+            return gamma
+
+    requests = [
+        (Kind.NUM_UNIFORMS, [np.array([3], np.int32)]),
+        (Kind.BEGIN, [np.array([1.0, 0, 1, 0]), np.array([16], np.int32), *flat([[1, 2], [3]]), *flat([])]),
+        (
+            Kind.PROPOSE,
+            [np.ones(2, np.uint8), np.array([2], np.int32), np.full((2, 2), 0.5)]
+            + [np.zeros(2, np.uint8)] * 2
+            + flat([[], []]),
+        ),
+    ]
+    dice, answers = random.Random(1), Counter()
+    for _ in range(300):
+        worker, changed = _Worker(Asked(), 6), dice.randrange(len(requests))
+        here, there = socket.socketpair()
+        for index, (kind, arrays) in enumerate(requests):
+            message = pack(kind, arrays)
+            message = altered(message, dice) if index == changed else message
+            here.sendall(SIZE.pack(len(message)) + message)
+        here.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(WorkerLost):  # all requests are answered
+            _serve(Transport(there, timeout=5), worker)
+        there.close()
+        with contextlib.suppress(WorkerLost):
+            while True:
+                answered, arrays = Transport(here, timeout=5).receive()
+                answers[answered] += 1
+                if answered == Kind.ERROR:
+                    assert "\n" not in str(error_of(arrays))
+    assert answers[Kind.ERROR] > 100 and answers[Kind.DRAFT] > 20
+
+
+class LastToken:
+    """Drafts the last token again and again."""
+
+    scheme, shape = SamplingScheme.ONE_HOT, Shape.CHAIN
+
+    def begin(self, sequences, prefill, sampling):
+        pass
+
+    def propose(self, sequences, gamma, uniforms):
+        return Draft.chain(sequences.pending.unsqueeze(1).expand(-1, gamma), SamplingScheme.ONE_HOT)
+
+    def observe(self, sequences, outcome):
+        pass
 
 
 LOOKUP = partial(PromptLookup, max_ngram=2, min_ngram=1, match="last")
