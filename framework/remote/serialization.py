@@ -1,7 +1,8 @@
 """Lossless serialisation of drafts and texts in few bytes; messages hold arrays and JSON only.
 
 A draft's distribution is sent as integers of 8 or 16 bits if it was quantised to these
-(`framework.drafting.quantized_probs`), otherwise unchanged. The receiver gets q to the last bit.
+(`framework.drafting.quantized_probs`), otherwise unchanged; tokens without mass are left out if that saves bytes. The
+receiver gets q to the last bit.
 """
 
 import itertools
@@ -137,10 +138,21 @@ def packed_draft(draft: Draft) -> list[np.ndarray]:
     offered = draft.valid.sum(1).cpu().numpy().astype(np.int32)
     if draft.probs is None:
         return [tokens, small(offered)]
-    probs = draft.probs.cpu()
-    support = [] if draft.support is None else [small(draft.support.cpu().numpy())]
-    is_double = np.array([probs.dtype == torch.float64], np.uint8)
-    return [tokens, small(offered), is_double, _packed_probs(probs), *support]
+    probs, support = _packed_probs(draft.probs.cpu()), None if draft.support is None else draft.support.cpu().numpy()
+    is_double = draft.probs.dtype == torch.float64
+    whole_rows = [np.array([is_double], np.uint8), probs, *([] if support is None else [small(support)])]
+    candidates = (whole_rows, _without_zeros(is_double, probs, support))
+    return [tokens, small(offered), *min(candidates, key=lambda arrays: sum(array.nbytes for array in arrays))]
+
+
+def _without_zeros(is_double: bool, probs: np.ndarray, support: np.ndarray | None) -> list[np.ndarray]:
+    """Sizes, numbers of entries sent per node, and these entries with their token ids."""
+    sent = probs != 0
+    if support is not None:  # up to the last entry with mass, so that entries keep their place
+        sent = np.logical_or.accumulate(sent[..., ::-1], 2)[..., ::-1]
+    ids = np.nonzero(sent)[2] if support is None else support[sent]
+    sizes = np.array([is_double, support is not None, probs.shape[2]], np.int32)
+    return [sizes, small(sent.sum(2)), probs[sent], small(ids)]
 
 
 def _packed_probs(probs: Tensor) -> np.ndarray:
@@ -157,7 +169,7 @@ def unpacked_draft(arrays: list[np.ndarray], *, num_rows: int, most_nodes: int, 
     Raises:
         MalformedMessage: the arrays are no draft of so many rows, nodes and tokens.
     """
-    if len(arrays) not in (2, 4, 5):
+    if len(arrays) not in (2, 4, 5, 6):
         raise MalformedMessage(f"a draft has {len(arrays)} arrays")
     expect(arrays[:2], (num_rows, None), (num_rows,))
     num_nodes = arrays[0].shape[1]
@@ -168,18 +180,39 @@ def unpacked_draft(arrays: list[np.ndarray], *, num_rows: int, most_nodes: int, 
     valid = torch.arange(num_nodes) < offered.unsqueeze(1)
     if len(arrays) == 2:
         return Draft.chain(tokens, SamplingScheme.ONE_HOT, valid=valid)
-    width = vocabulary_size if len(arrays) == 4 else None
-    expect(arrays[2:4], (1,), (num_rows, num_nodes, width))
-    probs = _unpacked_probs(arrays[3], torch.float64 if arrays[2][0] else torch.float32)
+    whole_rows = arrays[2:]
+    if len(arrays) == 6:
+        whole_rows = _with_zeros(whole_rows, (num_rows, num_nodes), vocabulary_size)
+    width = vocabulary_size if len(whole_rows) == 2 else None
+    expect(whole_rows[:2], (1,), (num_rows, num_nodes, width))
+    probs = _unpacked_probs(whole_rows[1], torch.float64 if whole_rows[0][0] else torch.float32)
     support = None
-    if len(arrays) > 4:
-        expect(arrays[4:], arrays[3].shape)
-        support = torch.from_numpy(whole(arrays[4], "a support", 0, vocabulary_size - 1))
+    if len(whole_rows) > 2:
+        expect(whole_rows[2:], whole_rows[1].shape)
+        support = torch.from_numpy(whole(whole_rows[2], "a support", 0, vocabulary_size - 1))
     draft = Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
     fault = None if probs.isfinite().all() else "a distribution is not finite"
     if fault := fault or structure_fault(draft) or probs_fault(draft):
         raise MalformedMessage(fault)
     return draft
+
+
+def _with_zeros(arrays: list[np.ndarray], nodes: tuple[int, int], vocabulary_size: int) -> list[np.ndarray]:
+    """The arrays of `packed_draft` with all entries, from those of `_without_zeros`; ids of entries left out are 0."""
+    expect(arrays, (3,), nodes, (None,), (None,))
+    is_double, has_support, width = whole(arrays[0], "a draft's sizes", 0, vocabulary_size).tolist()
+    entries, numbers = arrays[2], whole(arrays[1], "the number of entries", 0, width)
+    ids = whole(arrays[3], "a support", 0, vocabulary_size - 1)
+    if not numbers.sum() == len(entries) == len(ids) or not (has_support or width == vocabulary_size):
+        raise MalformedMessage("a draft has more or fewer entries than announced")
+    is_sent = np.arange(width) < numbers[..., None]
+    probs = np.zeros((*nodes, width), entries.dtype)
+    if not has_support:
+        probs[(*np.nonzero(is_sent)[:2], ids)] = entries
+        return [np.array([is_double], np.uint8), probs]
+    probs[is_sent], support = entries, np.zeros(probs.shape, np.int64)
+    support[is_sent] = ids
+    return [np.array([is_double], np.uint8), probs, support]
 
 
 def _unpacked_probs(sent: np.ndarray, dtype: torch.dtype) -> Tensor:

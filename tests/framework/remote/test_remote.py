@@ -23,7 +23,7 @@ from drafters.transformer_tree import TransformerTree
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
-from framework.core.sampling import Sampling, draw
+from framework.core.sampling import Sampling, draw, nucleus
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
@@ -115,9 +115,11 @@ def test_rounding_after_the_draw_is_biased_and_before_it_is_not():
 
 @pytest.mark.parametrize("bits", [None, 8, 16])
 @pytest.mark.parametrize("top_k", [None, 16])
-def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
+@pytest.mark.parametrize("top_p", [None, 0.8])
+def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k, top_p):
     dice, width = torch.Generator().manual_seed(2), 1000
     probs = (torch.randn(2, 4, top_k or width, generator=dice) * 2).softmax(2)
+    probs = probs if top_p is None else nucleus(probs.sort(descending=True).values, top_p)
     probs = probs if bits is None else quantize(probs, bits)
     tokens = draw(probs, torch.rand(2, 4, generator=dice, dtype=torch.float64))
     support = None if top_k is None else torch.randperm(width, generator=dice)[:top_k].expand(2, 4, -1).contiguous()
@@ -131,10 +133,14 @@ def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
     assert kind == 4 and got.scheme is SamplingScheme.IID and got.shape is Shape.CHAIN
     assert torch.equal(got.tokens, draft.tokens) and torch.equal(got.valid, draft.valid)
     assert torch.equal(got.probs, draft.probs)
-    assert got.support is None if support is None else torch.equal(got.support, support)
+    if support is None:
+        assert got.support is None
+    else:
+        assert torch.equal(got.support[probs > 0], support[probs > 0])
     distribution = 8 * (top_k or width) * (bits or 32) // 8
     exact = distribution + 8 * 2 + 2 + 1 + (8 * top_k * 2 if top_k else 0)  # tokens, number offered, dtype, support
-    assert 0 < len(message) - exact <= 2 + 14 * len(arrays)
+    assert len(message) - exact <= 2 + 14 * len(arrays)
+    assert top_p is None or len(message) < exact  # tokens without mass are left out
 
 
 def test_a_chosen_draft_has_no_distribution_to_send():
@@ -156,8 +162,10 @@ def altered(message: bytes, dice: random.Random) -> bytes:
     )
 
 
-def test_altered_drafts_are_refused_or_are_drafts():
-    probs = quantize(torch.randn(2, 3, 6).softmax(2), 8)
+@pytest.mark.parametrize("top_p", [0.3, 1.0])
+def test_altered_drafts_are_refused_or_are_drafts(top_p):
+    dice = torch.Generator().manual_seed(0)
+    probs = quantize(nucleus(torch.randn(2, 3, 6, generator=dice).softmax(2), top_p), 16)
     draft = Draft.chain(torch.tensor([[5, 1, 2], [0, 3, 4]]), SamplingScheme.IID, probs=probs)
     message, dice, refused = pack(4, packed_draft(draft)), random.Random(0), 0
     for _ in range(3000):
