@@ -1,8 +1,9 @@
-"""Remote drafter: a worker process runs any drafter of chains (Zheng et al., 2025, 2512.16273)."""
+"""Remote drafter: another process runs a drafter that needs no target states (Zheng et al., 2025, 2512.16273)."""
 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -16,8 +17,9 @@ from framework.core.fixed_buffer import FixedBuffer
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
+from framework.core.tree import Tree
 from framework.models.target import Target
-from framework.remote.serialization import MalformedMessage, expect, flat, small, unpacked_draft, whole
+from framework.remote.serialization import DraftFacts, MalformedMessage, expect, flat, small, unpacked_draft, whole
 from framework.remote.transport import Link, WorkerLost
 from framework.remote.worker import Kind, error_of, start_worker
 
@@ -42,7 +44,6 @@ class Remote:
         bytes_up: bytes received from the worker since the last `begin`.
     """
 
-    shape = Shape.CHAIN
     on_host = True
 
     def __init__(
@@ -79,23 +80,32 @@ class Remote:
         self._when_lost = when_lost
         link = Link(latency_ms / 1e3, float("inf") if speed is None else speed * 1e6 / 8)
         with _keys_named():
-            self._process, self._transport, self.scheme = start_worker(drafter, target, timeout=timeout_s, link=link)
+            self._process, self._transport, self.scheme, self.shape = start_worker(
+                drafter, target, timeout=timeout_s, link=link
+            )
+        if self.shape is not Shape.CHAIN:
+            self.num_nodes = lambda gamma: self._sizes(gamma)[1]
         weakref.finalize(self, self._process.kill)
         self._is_lost = False
-        self._num_uniforms: dict[int, int] = {}
+        self._known_sizes: dict[int, tuple[int, int]] = {}  # by gamma: uniforms per row, most nodes
+        self._trees: dict[tuple[int, ...], Tree] = {}  # by the parents
         self._buffer = FixedBuffer()
         self._vocabulary_size = target.vocabulary_size
 
     def num_uniforms(self, gamma: int) -> int:
-        if gamma not in self._num_uniforms:
-            number = self._ask(Kind.NUM_UNIFORMS, [np.array([gamma], np.int32)], Kind.FACTS, _number)
-            if number is None:
-                return 0
-            self._num_uniforms[gamma] = number
-        return self._num_uniforms[gamma]
+        return self._sizes(gamma)[0]
+
+    def _sizes(self, gamma: int) -> tuple[int, int]:
+        if gamma not in self._known_sizes:
+            sizes = self._ask(Kind.SIZES, [np.array([gamma], np.int32)], Kind.FACTS, _read_sizes)
+            if sizes is None:
+                return 0, gamma
+            self._known_sizes[gamma] = sizes
+        return self._known_sizes[gamma]
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._transport.sent = self._transport.received = 0
+        self._trees.clear()
         shape, device = (2, sequences.num_rows), sequences.tokens.device
         self._last = self._buffer.zeros(shape, dtype=torch.int64, device=device)  # stop, num_committed
         self._known = [len(text) for text in sequences.texts]
@@ -125,11 +135,21 @@ class Remote:
             small(committed),
             *flat(new),
         ]
-        read = partial(
-            unpacked_draft, num_rows=sequences.num_rows, most_nodes=gamma, vocabulary_size=self._vocabulary_size
-        )
-        draft, device = self._ask(Kind.PROPOSE, question, Kind.DRAFT, read), sequences.tokens.device
-        return Draft.empty(sequences.num_rows, device) if draft is None else draft.to(device)
+        rows, device = sequences.num_rows, sequences.tokens.device
+        nodes = gamma if self.shape is Shape.CHAIN else self._sizes(gamma)[1]
+        facts = DraftFacts(self.scheme, self.shape, rows, gamma, nodes, self._vocabulary_size)
+        draft = self._ask(Kind.PROPOSE, question, Kind.DRAFT, partial(unpacked_draft, facts=facts))
+        return Draft.empty(rows, device) if draft is None else self._with_tree(draft.to(device))
+
+    def _with_tree(self, draft: Draft) -> Draft:
+        """The draft with a tree that rounds share, if it is a tree and all rows have the same."""
+        if draft.shape is Shape.CHAIN or not (draft.parent == draft.parent[:1]).all():
+            return draft
+        parents = tuple(draft.parent[0].tolist())
+        if parents not in self._trees:
+            self._trees[parents] = Tree.shared(parents, len(draft.parent), draft.parent.device)
+        tree = self._trees[parents]
+        return replace(draft, parent=tree.parent, known_tree=tree)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
@@ -176,9 +196,10 @@ class Remote:
         raise failure
 
 
-def _number(arrays: list[np.ndarray]) -> int:
-    expect(arrays, (1,))
-    return int(whole(arrays[0], "the number of uniforms", 0, MOST_UNIFORMS)[0])
+def _read_sizes(arrays: list[np.ndarray]) -> tuple[int, int]:
+    expect(arrays, (2,))
+    num_uniforms, num_nodes = whole(arrays[0], "the number of uniforms or nodes", 0, MOST_UNIFORMS).tolist()
+    return num_uniforms, num_nodes
 
 
 @contextmanager

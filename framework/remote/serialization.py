@@ -10,13 +10,14 @@ import json
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from framework.core.draft import Draft, SamplingScheme
+from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
 from framework.drafting.quantized_probs import BITS, from_weights, to_weights
 
@@ -133,16 +134,36 @@ def ragged(tokens: np.ndarray, lengths: np.ndarray, *, vocabulary_size: int) -> 
 
 
 def packed_draft(draft: Draft) -> list[np.ndarray]:
-    """Tokens, offered nodes per row, and the distribution in the fewest bytes that hold it exactly."""
-    tokens = small(draft.tokens.cpu().numpy())
-    offered = draft.valid.sum(1).cpu().numpy().astype(np.int32)
+    """Tokens, structure, and the distributions in the fewest bytes that hold them exactly.
+
+    The structure of a chain is the number of offered nodes per row; that of a tree are the offered nodes and the
+    parents, once if all rows share them. Siblings then share one distribution.
+    """
+    structure = [small(draft.tokens.cpu().numpy())]
+    every = slice(None)
+    if draft.shape is Shape.CHAIN:
+        structure.append(small(draft.valid.sum(1).cpu().numpy()))
+    else:
+        rows = (draft.parent + 1).cpu().numpy()
+        rows = rows[:1] if (rows == rows[:1]).all() else rows
+        every, _ = _sent_nodes(rows)
+        structure += [draft.valid.cpu().numpy().astype(np.uint8), small(rows)]
     if draft.probs is None:
-        return [tokens, small(offered)]
-    probs, support = _packed_probs(draft.probs.cpu()), None if draft.support is None else draft.support.cpu().numpy()
+        return structure
+    probs = _packed_probs(draft.probs.cpu()[:, every])
+    support = None if draft.support is None else draft.support.cpu()[:, every].numpy()
     is_double = draft.probs.dtype == torch.float64
     whole_rows = [np.array([is_double], np.uint8), probs, *([] if support is None else [small(support)])]
     candidates = (whole_rows, _without_zeros(is_double, probs, support))
-    return [tokens, small(offered), *min(candidates, key=lambda arrays: sum(array.nbytes for array in arrays))]
+    return [*structure, *min(candidates, key=lambda arrays: sum(array.nbytes for array in arrays))]
+
+
+def _sent_nodes(parents: np.ndarray) -> tuple[Any, Any]:
+    """Nodes whose distributions are sent, and the index of each node among them; parents [1, N], or [B, N]."""
+    if len(parents) != 1:
+        return slice(None), slice(None)
+    _, first, place = np.unique(parents[0], return_index=True, return_inverse=True)
+    return first, place
 
 
 def _without_zeros(is_double: bool, probs: np.ndarray, support: np.ndarray | None) -> list[np.ndarray]:
@@ -163,38 +184,80 @@ def _packed_probs(probs: Tensor) -> np.ndarray:
     return probs.numpy()
 
 
-def unpacked_draft(arrays: list[np.ndarray], *, num_rows: int, most_nodes: int, vocabulary_size: int) -> Draft:
+@dataclass(frozen=True)
+class DraftFacts:
+    """Facts about the drafts of a remote drafter that both processes know.
+
+    Attributes:
+        scheme: the drafter's sampling scheme.
+        shape: the drafter's shape.
+        num_rows: B.
+        gamma: largest depth.
+        most_nodes: largest number of nodes.
+        vocabulary_size: V.
+    """
+
+    scheme: SamplingScheme
+    shape: Shape
+    num_rows: int
+    gamma: int
+    most_nodes: int
+    vocabulary_size: int
+
+
+def unpacked_draft(arrays: list[np.ndarray], facts: DraftFacts) -> Draft:
     """Draft from the arrays of `packed_draft`, equal to the last bit.
 
     Raises:
-        MalformedMessage: the arrays are no draft of so many rows, nodes and tokens.
+        MalformedMessage: the arrays are no draft with these facts.
     """
-    if len(arrays) not in (2, 4, 5, 6):
+    number = 2 if facts.shape is Shape.CHAIN else 3
+    structure, sent = arrays[:number], arrays[number:]
+    if len(sent) not in (0, 2, 3, 4):
         raise MalformedMessage(f"a draft has {len(arrays)} arrays")
-    expect(arrays[:2], (num_rows, None), (num_rows,))
-    num_nodes = arrays[0].shape[1]
-    if num_nodes > most_nodes:
-        raise MalformedMessage(f"a draft has {num_nodes} nodes, more than {most_nodes}")
-    tokens = torch.from_numpy(whole(arrays[0], "a draft", 0, vocabulary_size - 1))
-    offered = torch.from_numpy(whole(arrays[1], "the number of offered nodes", 0, num_nodes))
-    valid = torch.arange(num_nodes) < offered.unsqueeze(1)
-    if len(arrays) == 2:
-        return Draft.chain(tokens, SamplingScheme.ONE_HOT, valid=valid)
-    whole_rows = arrays[2:]
-    if len(arrays) == 6:
-        whole_rows = _with_zeros(whole_rows, (num_rows, num_nodes), vocabulary_size)
-    width = vocabulary_size if len(whole_rows) == 2 else None
-    expect(whole_rows[:2], (1,), (num_rows, num_nodes, width))
-    probs = _unpacked_probs(whole_rows[1], torch.float64 if whole_rows[0][0] else torch.float32)
-    support = None
-    if len(whole_rows) > 2:
-        expect(whole_rows[2:], whole_rows[1].shape)
-        support = torch.from_numpy(whole(whole_rows[2], "a support", 0, vocabulary_size - 1))
-    draft = Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
-    fault = None if probs.isfinite().all() else "a distribution is not finite"
-    if fault := fault or structure_fault(draft) or probs_fault(draft):
+    if structure[0].ndim != 2 or structure[0].shape[1] > facts.most_nodes:
+        raise MalformedMessage(f"a draft has the shape {structure[0].shape}; allowed: {facts.most_nodes} nodes")
+    rows, num_nodes = facts.num_rows, structure[0].shape[1]
+    tokens = torch.from_numpy(whole(structure[0], "a draft", 0, facts.vocabulary_size - 1))
+    every: Any = slice(None)
+    if facts.shape is Shape.CHAIN:
+        expect(structure, (rows, num_nodes), (rows,))
+        offered = torch.from_numpy(whole(structure[1], "the number of offered nodes", 0, num_nodes))
+        draft = Draft.chain(tokens, SamplingScheme.ONE_HOT, valid=torch.arange(num_nodes) < offered.unsqueeze(1))
+    else:
+        expect(structure, (rows, num_nodes), (rows, num_nodes), (None, num_nodes))
+        if len(structure[2]) not in (1, rows):
+            raise MalformedMessage(f"a draft has the parents of {len(structure[2])} rows")
+        _, every = _sent_nodes(structure[2])
+        parent = torch.from_numpy(whole(structure[2], "a draft's parents", 0, num_nodes) - 1).expand(rows, -1)
+        valid = torch.from_numpy(whole(structure[1], "the offered nodes", 0, 1)).bool()
+        draft = Draft(tokens, parent, valid, SamplingScheme.ONE_HOT, shape=facts.shape)
+    if sent:
+        num_sent = len(set(structure[2][0].tolist())) if isinstance(every, np.ndarray) else num_nodes
+        probs, support = _unpacked_distributions(sent, (rows, num_sent), facts.vocabulary_size)
+        support = None if support is None else support[:, every]
+        draft = replace(draft, scheme=facts.scheme, probs=probs[:, every], support=support)
+    if fault := structure_fault(draft) or probs_fault(draft):
         raise MalformedMessage(fault)
+    if num_nodes and int(draft.tree.depth.max()) > facts.gamma:
+        raise MalformedMessage(f"a draft is deeper than {facts.gamma}")
     return draft
+
+
+def _unpacked_distributions(
+    sent: list[np.ndarray], nodes: tuple[int, int], vocabulary_size: int
+) -> tuple[Tensor, Tensor | None]:
+    """Distributions [B, N, S] of so many rows and nodes, and their support."""
+    if len(sent) == 4:
+        sent = _with_zeros(sent, nodes, vocabulary_size)
+    expect(sent[:2], (1,), (*nodes, vocabulary_size if len(sent) == 2 else None))
+    probs = _unpacked_probs(sent[1], torch.float64 if sent[0][0] else torch.float32)
+    if not probs.isfinite().all():
+        raise MalformedMessage("a distribution is not finite")
+    if len(sent) == 2:
+        return probs, None
+    expect(sent[2:], sent[1].shape)
+    return probs, torch.from_numpy(whole(sent[2], "a support", 0, vocabulary_size - 1))
 
 
 def _with_zeros(arrays: list[np.ndarray], nodes: tuple[int, int], vocabulary_size: int) -> list[np.ndarray]:

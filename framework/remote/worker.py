@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
-from framework.core.drafter import Drafter, learns
+from framework.core.drafter import Drafter, learns, most_nodes
 from framework.core.option_error import OptionError, UnreadableError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Conditioned, Sequences
@@ -37,7 +37,7 @@ MOST_COMMITTED = 2**27  # tokens of all rows
 class Kind(IntEnum):
     """Kind of a message."""
 
-    NUM_UNIFORMS = 0
+    SIZES = 0
     BEGIN = 1
     PROPOSE = 2
     FACTS = 3
@@ -94,7 +94,7 @@ class _AbsentModel:
 
 def start_worker(
     factory: Callable[..., Drafter], target: Target, *, timeout: float, link: Link
-) -> tuple[BaseProcess, Transport, SamplingScheme]:
+) -> tuple[BaseProcess, Transport, SamplingScheme, Shape]:
     """Start a process on this machine that runs a drafter.
 
     Args:
@@ -104,11 +104,10 @@ def start_worker(
         link: simulated link to the worker.
 
     Returns:
-        the process; this end of the transport; the drafter's sampling scheme.
+        the process; this end of the transport; the drafter's sampling scheme; its shape.
 
     Raises:
-        ValueError, OSError: the drafter cannot be built, does not draft a CHAIN, or learns; the message names the yaml
-            key.
+        ValueError, OSError: the drafter cannot be built, or learns; the message names the yaml key.
         WorkerLost: the process ends, or does not become ready within SECONDS_TO_LOAD.
     """
     here, there = socket.socketpair()
@@ -128,14 +127,23 @@ def start_worker(
             raise WorkerLost(f"it did not become ready, {error}; {must}") from error
         if kind == Kind.ERROR:
             raise error_of(arrays)
-        expect(arrays, (None,))
-        scheme = SamplingScheme[from_json(arrays[0])["scheme"]]
+        scheme, shape = _scheme_and_shape(arrays)
     except BaseException:  # otherwise the process would keep running unused
         process.kill()
         raise
     transport.timeout = timeout
     transport.sent = transport.received = 0
-    return process, transport, scheme
+    return process, transport, scheme, shape
+
+
+def _scheme_and_shape(arrays: list[np.ndarray]) -> tuple[SamplingScheme, Shape]:
+    """Declarations of the drafter, from the worker's first message."""
+    expect(arrays, (None,))
+    facts = from_json(arrays[0])
+    try:
+        return SamplingScheme[facts["scheme"]], Shape[facts["shape"]]
+    except (KeyError, TypeError) as error:
+        raise MalformedMessage(f"its facts lack a scheme or a shape: {facts}") from error
 
 
 def error_of(arrays: list[np.ndarray]) -> Exception:
@@ -160,7 +168,7 @@ def _run(connected: socket.socket, factory: Callable[..., Drafter], facts: Targe
         except Exception as error:  # of any kind; raised in the other process
             _report(transport, error, getattr(factory, "func", factory).__name__)
         else:
-            transport.send(Kind.FACTS, [as_json({"scheme": drafter.scheme.name})])
+            transport.send(Kind.FACTS, [as_json({"scheme": drafter.scheme.name, "shape": drafter.shape.name})])
             _serve(transport, _Worker(drafter, facts.vocabulary_size))
 
 
@@ -168,8 +176,6 @@ def _built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
     model: Any = _AbsentModel(facts)
     with options_under("drafter"):
         drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
-    if drafter.shape is not Shape.CHAIN:
-        raise OptionError("drafter", type(drafter).__name__, "a CHAIN", f"which drafts {drafter.shape.name}")
     if learns(drafter):
         raise OptionError("drafter", type(drafter).__name__, *LEARNS)
     return drafter
@@ -216,10 +222,11 @@ class _Worker:
         Raises:
             MalformedMessage: the request's arrays cannot be one, or it comes before its time.
         """
-        if kind == Kind.NUM_UNIFORMS:
+        if kind == Kind.SIZES:
             expect(arrays, (1,))
             gamma = int(whole(arrays[0], "gamma", 1, MOST_GAMMA)[0])
-            return Kind.FACTS, [np.array([self._drafter.num_uniforms(gamma)], np.int32)]
+            numbers = self._drafter.num_uniforms(gamma), most_nodes(self._drafter, gamma)
+            return Kind.FACTS, [np.array(numbers, np.int32)]
         if kind == Kind.BEGIN:
             self._begin(arrays)
             return Kind.DONE, []
@@ -284,7 +291,8 @@ class _Worker:
     def _outcome(
         self, sequences: Sequences, draft: Draft, stop: Tensor, next_token: Tensor, num_committed: Tensor
     ) -> Outcome:
-        return Outcome(draft, stop, stop, next_token, num_committed, sequences.active)
+        num_accepted = draft.tree.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
+        return Outcome(draft, stop, num_accepted, next_token, num_committed, sequences.active)
 
 
 def _first(tokens: list[int], number: int) -> list[int]:
