@@ -19,6 +19,7 @@ from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
 from framework.core.tree import Tree
 from framework.models.target import Target
+from framework.remote.peers import connect, secret_of_environment
 from framework.remote.serialization import DraftFacts, MalformedMessage, expect, flat, small, unpacked_draft, whole
 from framework.remote.transport import Link, WorkerLost
 from framework.remote.worker import Kind, error_of, start_worker
@@ -36,8 +37,8 @@ class Remote:
     from a quantised distribution (`bits`). Latency and bandwidth of a link are simulated by waiting. If the worker is
     lost, the generation fails or continues without drafts.
 
-    The worker is a Python process that imports the script that started it. A script that builds a Remote must therefore
-    do its work under `if __name__ == "__main__":`.
+    Without an address, the worker is a Python process that imports the script that started it. A script that builds a
+    Remote must therefore do its work under `if __name__ == "__main__":`.
 
     Attributes:
         bytes_down: bytes sent to the worker since the last `begin`, prompts included.
@@ -51,6 +52,7 @@ class Remote:
         target: Target,
         *,
         drafter: Callable[..., Drafter],
+        address: str | None = None,
         latency_ms: float,
         megabits_per_second: float | None,
         timeout_s: float,
@@ -59,14 +61,16 @@ class Remote:
         """
         Args:
             target: the target; the worker gets only its tokenizer, sizes, fingerprint and start tokens.
-            drafter: builds the drafter in the worker.
+            drafter: builds the drafter in the worker; not used with an address.
+            address: HOST:PORT of a worker started by `experiments.serve_drafter`, whose own yaml builds the drafter;
+                None: the worker is started here.
             latency_ms: one-way latency of the link in ms, added to the real transfer time.
             megabits_per_second: bandwidth of the link, each way; None: no limit.
             timeout_s: seconds without an answer after which the worker counts as lost.
             when_lost: "error" ends the generation, "plain" continues without drafts.
 
         Raises:
-            ValueError, OSError: an option out of range, or an error of the drafter; the message names the yaml key.
+            ValueError, OSError: an option out of range, or an error of the drafter or of the worker at the address.
             WorkerLost: the worker ends, or does not start in time.
         """
         for key, value, least in (("latency_ms", latency_ms, 0), ("timeout_s", timeout_s, 0.001)):
@@ -80,12 +84,19 @@ class Remote:
         self._when_lost = when_lost
         link = Link(latency_ms / 1e3, float("inf") if speed is None else speed * 1e6 / 8)
         with _keys_named():
-            self._process, self._transport, self.scheme, self.shape = start_worker(
-                drafter, target, timeout=timeout_s, link=link
-            )
+            if address is None:
+                process, self._transport, self.scheme, self.shape = start_worker(
+                    drafter, target, timeout=timeout_s, link=link
+                )
+                self._process, self._end = process, process.kill
+            else:
+                self._transport, self.scheme, self.shape = connect(
+                    address, target, timeout=timeout_s, link=link, secret=secret_of_environment()
+                )
+                self._end = self._transport.close
         if self.shape is not Shape.CHAIN:
             self.num_nodes = lambda gamma: self._sizes(gamma)[1]
-        weakref.finalize(self, self._process.kill)
+        weakref.finalize(self, self._end)
         self._is_lost = False
         self._known_sizes: dict[int, tuple[int, int]] = {}  # by gamma: uniforms per row, most nodes
         self._trees: dict[tuple[int, ...], Tree] = {}  # by the parents
@@ -188,7 +199,7 @@ class Remote:
                     raise MalformedMessage(f"kind {got} is no answer to {kind.name}")
                 failure = error_of(answer)
         except WorkerLost:
-            self._process.kill()  # it may still run, but its answers are no longer read
+            self._end()  # it may still run, but its answers are no longer read
             self._is_lost = self._when_lost == "plain"
             if self._is_lost:
                 return None

@@ -44,6 +44,7 @@ class Kind(IntEnum):
     DRAFT = 4
     ERROR = 5
     DONE = 6
+    HELLO = 7
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,29 @@ class TargetFacts:
             model.text_start,
             model.prefill_chunk,
         )
+
+    @classmethod
+    def from_json(cls, facts: Any, tokenizer: PreTrainedTokenizerBase) -> "TargetFacts":
+        """Facts from `as_json_facts`, sent by another machine.
+
+        Raises:
+            MalformedMessage: a fact is missing or has another type.
+        """
+        facts = facts if isinstance(facts, dict) else {}
+        start, chunk = facts.get("text_start"), facts.get("prefill_chunk")
+        numbers = [facts.get("vocabulary_size"), facts.get("context"), *([] if chunk is None else [chunk])]
+        if (
+            not all(type(number) is int and 0 < number < 2**31 for number in numbers)
+            or not isinstance(start, list)
+            or not all(type(token) is int and 0 <= token < numbers[0] for token in start)
+            or not isinstance(facts.get("fingerprint"), str)
+        ):
+            raise MalformedMessage("its facts about the target are incomplete")
+        return cls(tokenizer, numbers[0], facts["fingerprint"], numbers[1], start, chunk)
+
+    def as_json_facts(self) -> dict[str, Any]:
+        """All facts except the tokenizer."""
+        return {name: value for name, value in vars(self).items() if name != "tokenizer"}
 
 
 class _Elsewhere(Exception):
@@ -127,7 +151,7 @@ def start_worker(
             raise WorkerLost(f"it did not become ready, {error}; {must}") from error
         if kind == Kind.ERROR:
             raise error_of(arrays)
-        scheme, shape = _scheme_and_shape(arrays)
+        scheme, shape = declarations(arrays)
     except BaseException:  # otherwise the process would keep running unused
         process.kill()
         raise
@@ -136,7 +160,7 @@ def start_worker(
     return process, transport, scheme, shape
 
 
-def _scheme_and_shape(arrays: list[np.ndarray]) -> tuple[SamplingScheme, Shape]:
+def declarations(arrays: list[np.ndarray]) -> tuple[SamplingScheme, Shape]:
     """Declarations of the drafter, from the worker's first message."""
     expect(arrays, (None,))
     facts = from_json(arrays[0])
@@ -164,15 +188,15 @@ def _run(connected: socket.socket, factory: Callable[..., Drafter], facts: Targe
     transport = Transport(connected, timeout=SECONDS_TO_BE_ASKED)
     with contextlib.suppress(WorkerLost):  # the other process is gone
         try:
-            drafter = _built(factory, facts)
+            drafter = built(factory, facts)
         except Exception as error:  # of any kind; raised in the other process
-            _report(transport, error, getattr(factory, "func", factory).__name__)
+            report(transport, error, getattr(factory, "func", factory).__name__)
         else:
             transport.send(Kind.FACTS, [as_json({"scheme": drafter.scheme.name, "shape": drafter.shape.name})])
-            _serve(transport, _Worker(drafter, facts.vocabulary_size))
+            answer_requests(transport, Worker(drafter, facts.vocabulary_size))
 
 
-def _built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
+def built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
     model: Any = _AbsentModel(facts)
     with options_under("drafter"):
         drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
@@ -181,7 +205,7 @@ def _built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
     return drafter
 
 
-def _report(transport: Transport, failure: Exception, drafter: str) -> None:
+def report(transport: Transport, failure: Exception, drafter: str) -> None:
     facts: Any = str(failure)
     if isinstance(failure, OptionError):
         facts = [failure.option, failure.given, failure.allowed, failure.problem]
@@ -192,8 +216,12 @@ def _report(transport: Transport, failure: Exception, drafter: str) -> None:
     transport.send(Kind.ERROR, [np.array([isinstance(failure, OSError)], np.uint8), as_json(facts)])
 
 
-def _serve(transport: Transport, worker: "_Worker") -> None:
-    """Answer requests until the other process is lost, or sends a message that cannot be one."""
+def answer_requests(transport: Transport, worker: "Worker") -> str:
+    """Answer requests until a message cannot be one; returns its fault.
+
+    Raises:
+        WorkerLost: the other process is gone.
+    """
     while True:
         try:
             kind, arrays = transport.receive()
@@ -203,13 +231,14 @@ def _serve(transport: Transport, worker: "_Worker") -> None:
         except WorkerLost:
             raise
         except MalformedMessage as error:
-            _report(transport, ValueError(f"a message to or from the drafter's process is malformed: {error}"), "")
-            return
+            fault = f"a message to or from the drafter's process is malformed: {error}"
+            report(transport, ValueError(fault), "")
+            return fault
         except Exception as error:
-            _report(transport, error, worker.name)
+            report(transport, error, worker.name)
 
 
-class _Worker:
+class Worker:
     """The drafter with the worker's own copy of the sequences."""
 
     def __init__(self, drafter: Drafter, vocabulary_size: int):

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ from framework.drafting.quantized_probs import from_weights, quantize, to_weight
 from framework.gamma_policies.heuristic import Heuristic
 from framework.metrics.theory import cost_over_link, optimal_gamma
 from framework.models.pretrained import load_draft_model
+from framework.remote import peers
+from framework.remote.peers import listen, serve
 from framework.remote.serialization import (
     DraftFacts,
     MalformedMessage,
@@ -41,7 +44,7 @@ from framework.remote.serialization import (
     unpacked_draft,
 )
 from framework.remote.transport import SIZE, Link, Transport, WorkerLost
-from framework.remote.worker import Kind, _serve, _Worker, error_of
+from framework.remote.worker import Kind, Worker, answer_requests, error_of
 
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [49], [7, 8, 45, 8, 9]]
 STOPPING = Stopping(max_new_tokens=30, eos_ids=(0,))
@@ -240,7 +243,7 @@ def test_altered_requests_end_in_one_line_and_never_in_a_hang():
     ]
     dice, answers = random.Random(1), Counter()
     for _ in range(300):
-        worker, changed = _Worker(Asked(), 6), dice.randrange(len(requests))
+        worker, changed = Worker(Asked(), 6), dice.randrange(len(requests))
         here, there = socket.socketpair()
         for index, (kind, arrays) in enumerate(requests):
             message = pack(kind, arrays)
@@ -248,7 +251,7 @@ def test_altered_requests_end_in_one_line_and_never_in_a_hang():
             here.sendall(SIZE.pack(len(message)) + message)
         here.shutdown(socket.SHUT_WR)
         with contextlib.suppress(WorkerLost):  # all requests are answered
-            _serve(Transport(there, timeout=5), worker)
+            answer_requests(Transport(there, timeout=5), worker)
         there.close()
         with contextlib.suppress(WorkerLost):
             while True:
@@ -425,6 +428,106 @@ def test_a_wrong_setting_is_refused_before_a_process_begins(options):
     (key,) = options
     with pytest.raises(ValueError, match=rf"^{key} is .*; allowed: "):
         remote(None, None, **options)
+
+
+# Peers by address
+
+
+@contextlib.contextmanager
+def served(target, factory, secret=b""):
+    """Address of a worker in a thread, and the lines that it tells."""
+    lines = []
+    with listen("127.0.0.1", 0, secret=secret) as listening:
+        arguments = {"secret": secret, "tell": lines.append}
+        thread = Thread(target=serve, args=(listening, factory, target.tokenizer), kwargs=arguments, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}", lines
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def delayed(address, seconds):
+    """Address of a relay that passes bytes on in both directions, each after a delay."""
+
+    def relay(source, sink):
+        with contextlib.suppress(OSError):
+            while some := source.recv(2**16):
+                time.sleep(seconds)
+                sink.sendall(some)
+            sink.shutdown(socket.SHUT_WR)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listening.accept()
+                far = socket.create_connection((address.split(":")[0], int(address.split(":")[1])))
+                for pair in ((near, far), (far, near)):
+                    Thread(target=relay, args=pair, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_drafter_at_an_address_is_the_drafter_itself(target, small, monkeypatch):
+    monkeypatch.setenv("OUTRIDER_SECRET", "a secret of the two")
+    trees = partial(TransformerTree, model=small.keywords["model"], branching=[2, 2], children="iid")
+    for factory in (small, trees):
+        with served(target, factory, b"a secret of the two") as (address, _), delayed(address, 0.002) as relayed:
+            away, here = remote(target, None, address=relayed), factory(target=target)
+            got, expected = generated(target, away, SAMPLED), generated(target, here, SAMPLED)
+            assert got.tokens == expected.tokens and got.tally.counts() == expected.tally.counts()
+            away._end()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        ("", b"their secret is long", "only one of the two processes has a secret: set OUTRIDER_SECRET"),
+        ("our secret is long", b"", "only one of the two processes has a secret: set OUTRIDER_SECRET"),
+        ("our secret is long", b"their secret is long", "the two processes have different secrets"),
+        ("short", b"short", "OUTRIDER_SECRET is too short; allowed: at least 16 characters"),
+    ],
+)
+def test_another_secret_is_refused_in_one_line(target, monkeypatch, ours, theirs, message):
+    monkeypatch.setenv("OUTRIDER_SECRET", ours)
+    with served(target, LOOKUP, theirs) as (address, lines):
+        with pytest.raises((ValueError, OSError), match=message) as error:
+            remote(target, None, address=address, timeout_s=5)
+        assert "\n" not in str(error.value)
+    assert not any("secret is long" in line for line in [*lines, str(error.value)])
+
+
+def test_other_facts_end_in_one_line_and_the_worker_serves_on(target, monkeypatch):
+    monkeypatch.delenv("OUTRIDER_SECRET", raising=False)
+    broken = partial(PromptLookup, max_ngram=0, min_ngram=1, match="last")
+    with served(target, LOOKUP) as (address, lines):
+        larger = replace(target, vocabulary_size=10**6)
+        with pytest.raises(ValueError, match="the target's vocabulary_size is 1000000; allowed: at most"):
+            remote(larger, None, address=address)
+        digests = iter(["other", "own"])
+        monkeypatch.setattr(peers, "digest_of", lambda tokenizer: next(digests))
+        with pytest.raises(ValueError, match="the target's tokenizer is 'other'; allowed: own, that of the worker"):
+            remote(target, None, address=address)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError), socket.create_connection(address.split(":")) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(2**16):
+                pass
+        drafter = remote(target, None, address=address)
+        assert generated(target, drafter).tokens == plain(target)
+        drafter._end()
+    assert any("allowed: at most 65536" in line for line in lines)
+    with served(target, broken) as (address, _), pytest.raises(ValueError, match=r"^drafter.max_ngram is 0; allowed: "):
+        remote(target, None, address=address)
+    with pytest.raises(ValueError, match=r"address is '127.0.0.1:\d+', which cannot be reached"):
+        remote(target, None, address=address)
+    with pytest.raises(ValueError, match="address is 'nowhere'; allowed: HOST:PORT"):
+        remote(target, None, address="nowhere")
+    with pytest.raises(ValueError, match=r"host is '0.0.0.0'; allowed: 127.0.0.1, or any address with a secret"):
+        listen("0.0.0.0", 0, secret=b"")
 
 
 # Best draft length
