@@ -1,8 +1,11 @@
-"""Remote drafter: a worker process runs any drafter of chains (Zheng et al., 2025, 2512.16273)."""
+"""Remote drafter: another process runs a drafter that needs no target states (Zheng et al., 2025, 2512.16273)."""
 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,12 +17,17 @@ from framework.core.fixed_buffer import FixedBuffer
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
+from framework.core.tree import Tree
 from framework.models.target import Target
-from framework.remote.serialization import flat, small, unpacked_draft
+from framework.remote.peers import connect, secret_of_environment
+from framework.remote.serialization import DraftFacts, MalformedMessage, expect, flat, small, unpacked_draft, whole
 from framework.remote.transport import Link, WorkerLost
 from framework.remote.worker import Kind, error_of, start_worker
 
 WHEN_LOST = ("error", "plain")
+MOST_UNIFORMS = 2**20  # per row
+
+T = TypeVar("T")
 
 
 class Remote:
@@ -29,15 +37,14 @@ class Remote:
     from a quantised distribution (`bits`). Latency and bandwidth of a link are simulated by waiting. If the worker is
     lost, the generation fails or continues without drafts.
 
-    The worker is a Python process that imports the script that started it. A script that builds a Remote must therefore
-    do its work under `if __name__ == "__main__":`.
+    Without an address, the worker is a Python process that imports the script that started it. A script that builds a
+    Remote must therefore do its work under `if __name__ == "__main__":`.
 
     Attributes:
         bytes_down: bytes sent to the worker since the last `begin`, prompts included.
         bytes_up: bytes received from the worker since the last `begin`.
     """
 
-    shape = Shape.CHAIN
     on_host = True
 
     def __init__(
@@ -45,6 +52,7 @@ class Remote:
         target: Target,
         *,
         drafter: Callable[..., Drafter],
+        address: str | None = None,
         latency_ms: float,
         megabits_per_second: float | None,
         timeout_s: float,
@@ -53,14 +61,16 @@ class Remote:
         """
         Args:
             target: the target; the worker gets only its tokenizer, sizes, fingerprint and start tokens.
-            drafter: builds the drafter in the worker.
+            drafter: builds the drafter in the worker; not used with an address.
+            address: HOST:PORT of a worker started by `experiments.serve_drafter`, whose own yaml builds the drafter;
+                None: the worker is started here.
             latency_ms: one-way latency of the link in ms, added to the real transfer time.
             megabits_per_second: bandwidth of the link, each way; None: no limit.
             timeout_s: seconds without an answer after which the worker counts as lost.
             when_lost: "error" ends the generation, "plain" continues without drafts.
 
         Raises:
-            ValueError, OSError: an option out of range, or an error of the drafter; the message names the yaml key.
+            ValueError, OSError: an option out of range, or an error of the drafter or of the worker at the address.
             WorkerLost: the worker ends, or does not start in time.
         """
         for key, value, least in (("latency_ms", latency_ms, 0), ("timeout_s", timeout_s, 0.001)):
@@ -74,22 +84,39 @@ class Remote:
         self._when_lost = when_lost
         link = Link(latency_ms / 1e3, float("inf") if speed is None else speed * 1e6 / 8)
         with _keys_named():
-            self._process, self._transport, self.scheme = start_worker(drafter, target, timeout=timeout_s, link=link)
-        weakref.finalize(self, self._process.kill)
+            if address is None:
+                process, self._transport, self.scheme, self.shape = start_worker(
+                    drafter, target, timeout=timeout_s, link=link
+                )
+                self._process, self._end = process, process.kill
+            else:
+                self._transport, self.scheme, self.shape = connect(
+                    address, target, timeout=timeout_s, link=link, secret=secret_of_environment()
+                )
+                self._end = self._transport.close
+        if self.shape is not Shape.CHAIN:
+            self.num_nodes = lambda gamma: self._sizes(gamma)[1]
+        weakref.finalize(self, self._end)
         self._is_lost = False
-        self._num_uniforms: dict[int, int] = {}
+        self._known_sizes: dict[int, tuple[int, int]] = {}  # by gamma: uniforms per row, most nodes
+        self._trees: dict[tuple[int, ...], Tree] = {}  # by the parents
         self._buffer = FixedBuffer()
+        self._vocabulary_size = target.vocabulary_size
 
     def num_uniforms(self, gamma: int) -> int:
-        if gamma not in self._num_uniforms:
-            answer = self._ask(Kind.NUM_UNIFORMS, [np.array([gamma], np.int32)])
-            if answer is None:
-                return 0
-            self._num_uniforms[gamma] = int(answer[0][0])
-        return self._num_uniforms[gamma]
+        return self._sizes(gamma)[0]
+
+    def _sizes(self, gamma: int) -> tuple[int, int]:
+        if gamma not in self._known_sizes:
+            sizes = self._ask(Kind.SIZES, [np.array([gamma], np.int32)], Kind.FACTS, _read_sizes)
+            if sizes is None:
+                return 0, gamma
+            self._known_sizes[gamma] = sizes
+        return self._known_sizes[gamma]
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._transport.sent = self._transport.received = 0
+        self._trees.clear()
         shape, device = (2, sequences.num_rows), sequences.tokens.device
         self._last = self._buffer.zeros(shape, dtype=torch.int64, device=device)  # stop, num_committed
         self._known = [len(text) for text in sequences.texts]
@@ -103,6 +130,8 @@ class Remote:
                 *flat(sequences.texts),
                 *flat(sources),
             ],
+            Kind.DONE,
+            expect,
         )
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
@@ -117,8 +146,21 @@ class Remote:
             small(committed),
             *flat(new),
         ]
-        answer, device = self._ask(Kind.PROPOSE, question), sequences.tokens.device
-        return Draft.empty(sequences.num_rows, device) if answer is None else unpacked_draft(answer).to(device)
+        rows, device = sequences.num_rows, sequences.tokens.device
+        nodes = gamma if self.shape is Shape.CHAIN else self._sizes(gamma)[1]
+        facts = DraftFacts(self.scheme, self.shape, rows, gamma, nodes, self._vocabulary_size)
+        draft = self._ask(Kind.PROPOSE, question, Kind.DRAFT, partial(unpacked_draft, facts=facts))
+        return Draft.empty(rows, device) if draft is None else self._with_tree(draft.to(device))
+
+    def _with_tree(self, draft: Draft) -> Draft:
+        """The draft with a tree that rounds share, if it is a tree and all rows have the same."""
+        if draft.shape is Shape.CHAIN or not (draft.parent == draft.parent[:1]).all():
+            return draft
+        parents = tuple(draft.parent[0].tolist())
+        if parents not in self._trees:
+            self._trees[parents] = Tree.shared(parents, len(draft.parent), draft.parent.device)
+        tree = self._trees[parents]
+        return replace(draft, parent=tree.parent, known_tree=tree)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
@@ -136,11 +178,13 @@ class Remote:
     def bytes_up(self) -> int:
         return self._transport.received
 
-    def _ask(self, kind: Kind, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
-        """The worker's answer; None: the worker is lost, and `when_lost` is "plain".
+    def _ask(
+        self, kind: Kind, arrays: list[np.ndarray], answered: Kind, read: Callable[[list[np.ndarray]], T]
+    ) -> T | None:
+        """The worker's answer, of the kind `answered`; None: the worker is lost, and `when_lost` is "plain".
 
         Raises:
-            WorkerLost: the worker is lost, and `when_lost` is "error".
+            WorkerLost: the worker is lost or its answer is malformed, and `when_lost` is "error".
             ValueError, OSError: an error of the drafter.
         """
         if self._is_lost:
@@ -148,25 +192,35 @@ class Remote:
         try:
             with _keys_named():
                 self._transport.send(kind, arrays)
-                answered, answer = self._transport.receive()
+                got, answer = self._transport.receive()
+                if got == answered:
+                    return read(answer)
+                if got != Kind.ERROR:
+                    raise MalformedMessage(f"kind {got} is no answer to {kind.name}")
+                failure = error_of(answer)
         except WorkerLost:
-            self._process.kill()  # it may still run, but its answers are no longer read
+            self._end()  # it may still run, but its answers are no longer read
             self._is_lost = self._when_lost == "plain"
             if self._is_lost:
                 return None
             raise
-        if answered == Kind.ERROR:
-            raise error_of(answer)
-        return answer
+        raise failure
+
+
+def _read_sizes(arrays: list[np.ndarray]) -> tuple[int, int]:
+    expect(arrays, (2,))
+    num_uniforms, num_nodes = whole(arrays[0], "the number of uniforms or nodes", 0, MOST_UNIFORMS).tolist()
+    return num_uniforms, num_nodes
 
 
 @contextmanager
 def _keys_named() -> Iterator[None]:
-    """Add the options to change to the error of a lost worker."""
+    """Add the options to change to the error of a lost worker, or of one that sends malformed messages."""
     try:
         yield
-    except WorkerLost as error:
+    except (WorkerLost, MalformedMessage) as error:
+        fault = f"a message is malformed: {error}" if isinstance(error, MalformedMessage) else error
         raise WorkerLost(
-            f"the drafter's process is lost ({error}); drafter.when_lost=plain continues without it, and "
+            f"the drafter's process is lost ({fault}); drafter.when_lost=plain continues without it, and "
             "drafter.timeout_s limits how long it may be silent"
         ) from error

@@ -11,7 +11,7 @@ from framework.core.drafter import ShouldContinue
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
-from framework.core.validation import check_whole
+from framework.core.validation import check_number, check_whole
 from framework.drafting.chain_builder import ChainBuilder
 from framework.drafting.drafter_cache import DrafterCache
 from framework.drafting.quantized_probs import BITS
@@ -33,6 +33,7 @@ class SmallTransformer:
         *,
         model: Callable[[Target], CachedLM],
         top_k: int | None = None,
+        top_p: float | None = None,
         bits: int | None = None,
     ):
         """
@@ -41,17 +42,21 @@ class SmallTransformer:
             model: builds the small model for that target.
             top_k: number of most likely tokens to draw from. q is then the distribution over these tokens, with top_k
                 entries instead of V; the verifier makes up for the mass of p outside them. None: all tokens.
+            top_p: mass of the most likely tokens to draw from, after top_k; q is the distribution over these tokens.
+                None: all tokens.
             bits: bits per entry to which q is rounded before drawing, so that it can be sent in few bytes
                 (`drafters.remote`); None: q is not rounded.
 
         Raises:
-            ValueError: top_k or bits is out of range, the tokenizers differ, or the model is not supported.
+            ValueError: top_k, top_p or bits is out of range, the tokenizers differ, or the model is not supported.
         """
         check_whole("top_k", top_k, least=1, or_null=True)
+        if top_p is not None:
+            check_number("top_p", top_p, lambda mass: 0 < mass <= 1, "a number in (0, 1], or null for all tokens")
         if bits is not None and (isinstance(bits, bool) or bits not in BITS):
             allowed = " or ".join(map(str, BITS))
             raise OptionError("bits", bits, f"{allowed}, or null for the distribution as it is")
-        self._top_k, self._bits = top_k, bits
+        self._top_k, self._top_p, self._bits = top_k, top_p, bits
         with options_under("model"):
             self.model = model(target)
         self._cache = DrafterCache(self.model)
@@ -86,6 +91,7 @@ class SmallTransformer:
             uniforms=uniforms.to(sequences.tokens.device),
             should_continue=should_continue,
             top_k=self._top_k,
+            top_p=self._top_p,
             bits=self._bits,
         )
         output = self._cache.read(sequences)

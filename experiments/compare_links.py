@@ -37,6 +37,7 @@ from framework.metrics.tally import Tally
 from framework.metrics.theory import cost_over_link, optimal_gamma, speedup
 
 MAX_GAMMA = 100
+FORMAT = {"top_k", "top_p", "bits"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Sent:
 
     Attributes:
         top_k: number of tokens whose probability is sent; None: all.
+        top_p: mass of the most likely tokens whose probability is sent; None: all.
         bits: bits per probability; None: not rounded.
         alpha: mean overlap over tested tokens.
         tau: tokens per round.
@@ -55,6 +57,7 @@ class Sent:
     """
 
     top_k: int | None
+    top_p: float | None
     bits: int | None
     alpha: float
     tau: float
@@ -64,7 +67,7 @@ class Sent:
     down_per_round: float
 
 
-def count(cfg: DictConfig, formats: list[dict[str, int | None]]) -> list[Sent]:
+def count(cfg: DictConfig, formats: list[dict[str, Any]]) -> list[Sent]:
     """Decode the same prompts once per format.
 
     Raises:
@@ -93,7 +96,7 @@ def count(cfg: DictConfig, formats: list[dict[str, int | None]]) -> list[Sent]:
     return found
 
 
-def check_before_loading(cfg: DictConfig, formats: list[dict[str, int | None]]) -> list[DictConfig]:
+def check_before_loading(cfg: DictConfig, formats: list[dict[str, Any]]) -> list[DictConfig]:
     """Run all checks that need no model; return the drafter's config node for every format.
 
     Raises:
@@ -104,10 +107,12 @@ def check_before_loading(cfg: DictConfig, formats: list[dict[str, int | None]]) 
     )
     if not str(cfg.drafter._target_).endswith(".Remote"):
         raise ValueError(f"drafter is {cfg.drafter._target_}, which sends nothing; allowed: drafter=remote")
-    if not {"top_k", "bits"} <= set(cfg.drafter.drafter):
-        raise ValueError("drafter.drafter has no top_k and bits; allowed: drafter@drafter.drafter=small_transformer")
-    if not formats or any(not isinstance(sent_as, dict) or set(sent_as) != {"top_k", "bits"} for sent_as in formats):
-        raise ValueError(f"formats is {formats}; allowed: a list of {{top_k: ..., bits: ...}}")
+    if not set(cfg.drafter.drafter) >= FORMAT:
+        raise ValueError(
+            "drafter.drafter has no top_k, top_p and bits; allowed: drafter@drafter.drafter=small_transformer"
+        )
+    if not formats or any(not isinstance(sent_as, dict) or set(sent_as) != FORMAT for sent_as in formats):
+        raise ValueError(f"formats is {formats}; allowed: a list of {{top_k: ..., top_p: ..., bits: ...}}")
     numbers: dict[str, tuple[Any, float]] = {f"times.{name}": (value, 0) for name, value in cfg.times.items()}
     for name, link in cfg.links.items():
         numbers[f"links.{name}.megabits_per_second"] = (link.megabits_per_second, 0)
@@ -140,15 +145,16 @@ def best_over(sent: Sent, link: DictConfig, times: DictConfig) -> tuple[int, flo
 
 def table(found: list[Sent], cfg: DictConfig) -> Table:
     shown = Table(caption="speedups: predicted from alpha, bytes and times.*, not measured; gamma 0: no draft")
-    for column in ("tokens of q", "bits", "alpha", "tau", "bytes up / token", "down / token"):
+    for column in ("tokens of q", "mass of q", "bits", "alpha", "tau", "bytes up / token", "down / token"):
         shown.add_column(column, justify="right")
     for name in cfg.links:
         shown.add_column(f"{name}: gamma, speedup", justify="right")
     for sent in found:
         best = [best_over(sent, link, cfg.times) for link in cfg.links.values()]
         shown.add_row(
-            str(sent.top_k or "all"), str(sent.bits or "as it is"), f"{sent.alpha:.3f}", f"{sent.tau:.2f}",
-            f"{sent.up:.0f}", f"{sent.down:.0f}", *(f"{gamma}, {gain:.2f}" for gamma, gain in best),
+            str(sent.top_k or "all"), str(sent.top_p or "all"), str(sent.bits or "as it is"),
+            f"{sent.alpha:.3f}", f"{sent.tau:.2f}", f"{sent.up:.0f}", f"{sent.down:.0f}",
+            *(f"{gamma}, {gain:.2f}" for gamma, gain in best),
         )  # fmt: skip
     return shown
 

@@ -265,8 +265,8 @@ def learns(drafter: Drafter) -> TypeGuard[Learner]:
 
 
 def compiles(drafter: Drafter) -> bool:
-    """Whether rounds with this drafter can be compiled."""
-    return not learns(drafter) or drafts_on_host(drafter)
+    """Whether rounds with this drafter can be compiled: no graph serves trees that the host finds."""
+    return drafter.shape is Shape.CHAIN if drafts_on_host(drafter) else not learns(drafter)
 
 
 @contextmanager

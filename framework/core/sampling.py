@@ -126,7 +126,13 @@ def _floating(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _in_nucleus(probs: Tensor, mass: Tensor) -> Tensor:
+def nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """[..., S]: the distribution [..., S] over its most likely entries until they sum to `top_p`, as for `Sampling`."""
+    kept = torch.where(_in_nucleus(probs, top_p), probs, 0.0)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def _in_nucleus(probs: Tensor, mass: Tensor | float) -> Tensor:
     """[..., V] bool: the most likely entries until they sum to `mass`, the crossing one included; least ids on ties."""
     bound = (least_by_bits if probs.device.type == "cpu" else least_by_sorting)(probs, mass)
     above, tied = probs > bound, probs == bound
@@ -135,7 +141,7 @@ def _in_nucleus(probs: Tensor, mass: Tensor) -> Tensor:
     return above | (tied & (mass_before < mass))
 
 
-def least_by_sorting(probs: Tensor, mass: Tensor) -> Tensor:
+def least_by_sorting(probs: Tensor, mass: Tensor | float) -> Tensor:
     """[..., 1]: the largest bound such that the entries of probs [..., V] at or above it sum to at least `mass`.
 
     The bound is 0 if all entries sum to less.
@@ -146,7 +152,7 @@ def least_by_sorting(probs: Tensor, mass: Tensor) -> Tensor:
     return torch.where(num_below < probs.shape[-1], least, 0.0)
 
 
-def least_by_bits(probs: Tensor, mass: Tensor) -> Tensor:
+def least_by_bits(probs: Tensor, mass: Tensor | float) -> Tensor:
     """As `least_by_sorting`, by a binary search over the bits of the bound.
 
     Non-negative floats are ordered like their bit patterns. On a CPU, sorting 128k entries takes longer.

@@ -54,17 +54,19 @@ class Engine:
                 minute.
 
         Raises:
-            ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter that learns,
-                a target with recurrent layers is given with `compiled` or a drafter of trees, or a sharded one with
-                `compiled`, or the drafter reads hidden layers that the target lacks.
+            ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter that learns or
+                drafts trees on the host, a target with recurrent layers is given with `compiled` or a drafter of trees,
+                or a sharded one with `compiled`, or the drafter reads hidden layers that the target lacks.
         """
         verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
         verifier.check(drafter.scheme, drafter.shape)
         if compiled and not compiles(drafter):
-            raise ValueError(
-                f"engine.compile is true, and {type(drafter).__name__} learns while it drafts; allowed: false, since a "
-                "compiled graph keeps the weights it was compiled with"
+            why = (
+                "learns while it drafts; allowed: false, since a compiled graph keeps the weights it was compiled with"
             )
+            if drafts_on_host(drafter):
+                why = "drafts trees on the host; allowed: false"
+            raise ValueError(f"engine.compile is true, and {type(drafter).__name__} {why}")
         if drafter.shape is not Shape.CHAIN:
             target.model.refuse_recurrent(
                 f"{type(drafter).__name__} drafts trees",

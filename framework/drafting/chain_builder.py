@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import Draft, DraftedNode, SamplingScheme
-from framework.core.sampling import Sampling, argmax, draw
+from framework.core.sampling import Sampling, argmax, draw, nucleus
 from framework.drafting.quantized_probs import quantize
 
 
@@ -30,6 +30,7 @@ class ChainBuilder:
         uniforms: Tensor,
         should_continue: Callable[[DraftedNode], Tensor] | None,
         top_k: int | None = None,
+        top_p: float | None = None,
         bits: int | None = None,
     ):
         """
@@ -40,6 +41,7 @@ class ChainBuilder:
             uniforms: [B, gamma] float64 in [0, 1).
             should_continue: decides after every node but the last whether each row continues; None: all rows do.
             top_k: S, number of most likely tokens to draw from; the draft holds only their probabilities. None: all.
+            top_p: mass of the most likely tokens to draw from, after top_k; other tokens have q = 0. None: all.
             bits: bits to which the distribution is rounded before drawing (`quantize`); None: no rounding.
         """
         self._gamma = gamma
@@ -48,7 +50,7 @@ class ChainBuilder:
         self._should_continue = should_continue
         self._goes_on = active
         self._hidden: Tensor | None = None
-        self._top_k = top_k
+        self._top_k, self._top_p = top_k, top_p
         self._bits = bits
         self._tokens: list[Tensor] = []
         self._probs: list[Tensor] = []
@@ -97,6 +99,8 @@ class ChainBuilder:
 
     def _draw(self, probs: Tensor, support: Tensor | None = None) -> bool:
         """Draw from probs [B, V], or from probs [B, S] of the tokens in support."""
+        if self._top_p is not None:
+            probs = nucleus(probs, self._top_p)
         if self._bits is not None:
             probs = quantize(probs, self._bits)
         self._probs.append(probs)

@@ -1,7 +1,8 @@
 """Quantised draft distributions: rounded before sampling, so that few bytes hold q exactly.
 
 If q were rounded after the draw, the verifier would use another distribution than the one that the token was drawn
-from, which is biased (quantise, then sample: Zheng et al., 2025, 2512.16273).
+from, which is biased. The abstract of arXiv 2507.00605 makes this claim (quantise, then sample); its body is not
+verified.
 """
 
 import torch

@@ -60,10 +60,10 @@ def test_rounds_without_a_draft_run_no_model_of_the_drafter(name):
     assert drafted.num_nodes or drafts_on_host(drafter)
 
 
-@pytest.mark.parametrize("top_k", [1, 3])
-def test_drawing_from_few_tokens_keeps_it(top_k):
+@pytest.mark.parametrize("truncation", [{"top_k": 1}, {"top_k": 3}, {"top_p": 0.6}], ids=str)
+def test_drawing_from_few_tokens_keeps_it(truncation):
     target = tiny_target(vocabulary=VOCABULARY, **NARROW)
-    node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), {"top_k": top_k})
+    node = OmegaConf.merge(OmegaConf.load(FOLDER / "small_transformer.yaml"), truncation)
     check_drafter(tiny_factory_of(node, VOCABULARY), target=target, samples=3000).require()
 
 
@@ -71,6 +71,12 @@ def test_drawing_from_few_tokens_keeps_it(top_k):
 def test_the_number_of_tokens_to_draw_from_is_checked(top_k):
     with pytest.raises(ValueError, match=r"^top_k is .* allowed: a whole number >= 1, or null"):
         SmallTransformer(None, model=None, top_k=top_k)
+
+
+@pytest.mark.parametrize("top_p", [0, True, 1.5, "half"])
+def test_the_mass_to_draw_from_is_checked(top_p):
+    with pytest.raises(ValueError, match=r"^top_p is .* allowed: a number in \(0, 1\], or null"):
+        SmallTransformer(None, model=None, top_p=top_p)
 
 
 @pytest.mark.slow

@@ -16,12 +16,13 @@ def test_fewer_bits_are_fewer_bytes_and_a_row_each(tmp_path, monkeypatch, capsys
     arguments = [
         *tiny_pair(tmp_path, "ab ca", "b"), f"drafter.drafter.model.path={tmp_path}/drafter", "prompts.count=null",
         "threads=1", "max_new_tokens=12", "sampling.temperature=1",
-        "formats=[{top_k:null,bits:null},{top_k:4,bits:8}]", f"hydra.run.dir={tmp_path}/out",
+        "formats=[{top_k:null,top_p:null,bits:null},{top_k:4,top_p:0.9,bits:8}]", f"hydra.run.dir={tmp_path}/out",
     ]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["compare_links", *arguments])
     compare_links.main()
     whole, few = json.loads((tmp_path / "out" / "links.json").read_text())
     assert (whole["top_k"], few["top_k"], few["bits"]) == (None, 4, 8)
+    assert (whole["top_p"], few["top_p"]) == (None, 0.9)
     assert few["up_per_drafted"] < whole["up_per_drafted"] and few["up"] < whole["up"]
     assert all(0 < each["alpha"] < 1 <= each["tau"] and each["down"] > 0 for each in (whole, few))
     shown = capsys.readouterr().out
@@ -30,8 +31,8 @@ def test_fewer_bits_are_fewer_bytes_and_a_row_each(tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize(("wrong", "says"), [
     ("drafter=ngram", "which sends nothing; allowed: drafter=remote"),
-    ("drafter@drafter.drafter=prompt_lookup", "drafter.drafter has no top_k and bits; allowed: "),
-    ("formats=[]", "formats is []; allowed: a list of {top_k: ..., bits: ...}"),
+    ("drafter@drafter.drafter=prompt_lookup", "drafter.drafter has no top_k, top_p and bits; allowed: "),
+    ("formats=[]", "formats is []; allowed: a list of {top_k: ..., top_p: ..., bits: ...}"),
     ("formats=[{bits:8}]", "formats is [{'bits': 8}]; allowed: "),
     ("times.draft=0", "times.draft is 0; allowed: a number > 0"),
     ("links.wifi.latency_ms=-1", "links.wifi.latency_ms is -1; allowed: a number >= 0"),

@@ -9,7 +9,7 @@ from torch import Tensor
 from framework.conformance.enumeration import output_distribution, target_distribution, total_variation
 from framework.conformance.toy_distributions import KINDS, Tables, logits_of, random_tables
 from framework.core.draft import Draft, DraftedNode, SamplingScheme
-from framework.core.sampling import Sampling
+from framework.core.sampling import Sampling, nucleus
 from framework.drafting.chain_builder import ChainBuilder
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.verifiers.speculative_sampling import SpeculativeSampling
@@ -41,8 +41,10 @@ def grow(logits: list[Tensor], **changes: object) -> tuple[ChainBuilder, Draft]:
 DRAWABLE = [kind for kind in KINDS if kind not in ("subnormal_q", "subnormal_both")]
 
 
-def every_chain(q: Tables, *, top_k: int | None = None, **settings: object) -> tuple[Draft, Tensor]:
-    """All chains from q, or its top_k likeliest tokens, grown from uniforms that select them.
+def every_chain(
+    q: Tables, *, top_k: int | None = None, top_p: float | None = None, **settings: object
+) -> tuple[Draft, Tensor]:
+    """All chains from q, or its top_k or top_p likeliest tokens, grown from uniforms that select them.
 
     Returns:
         the chains, and the probability of each.
@@ -54,13 +56,14 @@ def every_chain(q: Tables, *, top_k: int | None = None, **settings: object) -> t
         entry, probs = paths[:, depth : depth + 1], table[prefix]
         masses, tokens = probs.topk(top_k) if top_k else (probs, torch.arange(WIDTH).expand_as(probs))
         masses = masses / masses.sum(1, keepdim=True)
+        masses = masses if top_p is None else nucleus(masses, top_p)
         mass = masses.gather(1, entry).squeeze(1)
         uniforms.append(masses.cumsum(1).gather(1, entry).squeeze(1) - mass / 2)
         weights, distributions = weights * mass, [*distributions, probs]
         drawn.append(tokens.gather(1, entry).squeeze(1))
         prefix = prefix * WIDTH + drawn[-1]
     possible = weights > 0
-    given = {"uniforms": torch.stack(uniforms, 1)[possible], "top_k": top_k} | settings
+    given = {"uniforms": torch.stack(uniforms, 1)[possible], "top_k": top_k, "top_p": top_p} | settings
     _, draft = grow([probs[possible].log() for probs in distributions], **given)
     assert torch.equal(draft.tokens, torch.stack(drawn, 1)[possible][:, : draft.num_nodes])
     return draft, weights[possible]
@@ -87,6 +90,17 @@ def test_drawing_from_the_likeliest_only_is_exact(kind: str, top_k: int) -> None
         p, q = random_tables(kind, WIDTH, GAMMA, torch.Generator().manual_seed(seed))
         draft, weights = every_chain(q, top_k=top_k)
         assert draft.probs.shape == draft.support.shape == (len(weights), GAMMA, top_k)
+        probs = output_distribution(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
+        assert total_variation(probs, target_distribution(logits_of(p), Sampling())) <= ROUNDING, seed
+
+
+@pytest.mark.parametrize("top_k", [None, 2])
+@pytest.mark.parametrize("top_p", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("kind", DRAWABLE)
+def test_drawing_from_the_nucleus_only_is_exact(kind: str, top_p: float, top_k: int | None) -> None:
+    for seed in range(3):
+        p, q = random_tables(kind, WIDTH, GAMMA, torch.Generator().manual_seed(seed))
+        draft, weights = every_chain(q, top_k=top_k, top_p=top_p)
         probs = output_distribution(SpeculativeSampling(), logits_of(p), draft, weights, Sampling())
         assert total_variation(probs, target_distribution(logits_of(p), Sampling())) <= ROUNDING, seed
 

@@ -1,10 +1,16 @@
 """A drafter in another process: exact transport, and errors instead of hangs."""
 
+import contextlib
 import gc
+import random
+import socket
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 
+import numpy as np
 import pytest
 import torch
 from scipy.special import lambertw
@@ -17,7 +23,8 @@ from drafters.small_transformer import SmallTransformer
 from drafters.transformer_tree import TransformerTree
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
-from framework.core.sampling import Sampling, draw
+from framework.core.draft_faults import probs_fault, structure_fault
+from framework.core.sampling import Sampling, draw, nucleus
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
@@ -25,9 +32,19 @@ from framework.drafting.quantized_probs import from_weights, quantize, to_weight
 from framework.gamma_policies.heuristic import Heuristic
 from framework.metrics.theory import cost_over_link, optimal_gamma
 from framework.models.pretrained import load_draft_model
-from framework.remote.serialization import pack, packed_draft, unpack, unpacked_draft
-from framework.remote.transport import Link, WorkerLost
-from framework.verifiers.speculative_sampling import SpeculativeSampling
+from framework.remote import peers
+from framework.remote.peers import listen, serve
+from framework.remote.serialization import (
+    DraftFacts,
+    MalformedMessage,
+    flat,
+    pack,
+    packed_draft,
+    unpack,
+    unpacked_draft,
+)
+from framework.remote.transport import SIZE, Link, Transport, WorkerLost
+from framework.remote.worker import Kind, Worker, answer_requests, error_of
 
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [49], [7, 8, 45, 8, 9]]
 STOPPING = Stopping(max_new_tokens=30, eos_ids=(0,))
@@ -56,7 +73,6 @@ def engine(target, drafter, sampling=GREEDY) -> Engine:
     return Engine(
         target=target,
         drafter=drafter,
-        verifier=SpeculativeSampling(),
         gamma_policy=Heuristic(max_gamma=5, initial=2),
         sampling=sampling,
     )
@@ -108,9 +124,11 @@ def test_rounding_after_the_draw_is_biased_and_before_it_is_not():
 
 @pytest.mark.parametrize("bits", [None, 8, 16])
 @pytest.mark.parametrize("top_k", [None, 16])
-def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
+@pytest.mark.parametrize("top_p", [None, 0.8])
+def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k, top_p):
     dice, width = torch.Generator().manual_seed(2), 1000
     probs = (torch.randn(2, 4, top_k or width, generator=dice) * 2).softmax(2)
+    probs = probs if top_p is None else nucleus(probs.sort(descending=True).values, top_p)
     probs = probs if bits is None else quantize(probs, bits)
     tokens = draw(probs, torch.rand(2, 4, generator=dice, dtype=torch.float64))
     support = None if top_k is None else torch.randperm(width, generator=dice)[:top_k].expand(2, 4, -1).contiguous()
@@ -120,20 +138,143 @@ def test_a_draft_arrives_to_the_last_bit_in_few_bytes(bits, top_k):
     draft = Draft.chain(tokens, SamplingScheme.IID, probs=probs, support=support, valid=valid)
     message = pack(4, packed_draft(draft))
     kind, arrays = unpack(message)
-    got = unpacked_draft(arrays)
+    got = unpacked_draft(arrays, DraftFacts(SamplingScheme.IID, Shape.CHAIN, 2, 4, 4, width))
     assert kind == 4 and got.scheme is SamplingScheme.IID and got.shape is Shape.CHAIN
     assert torch.equal(got.tokens, draft.tokens) and torch.equal(got.valid, draft.valid)
     assert torch.equal(got.probs, draft.probs)
-    assert got.support is None if support is None else torch.equal(got.support, support)
+    if support is None:
+        assert got.support is None
+    else:
+        assert torch.equal(got.support[probs > 0], support[probs > 0])
     distribution = 8 * (top_k or width) * (bits or 32) // 8
     exact = distribution + 8 * 2 + 2 + 1 + (8 * top_k * 2 if top_k else 0)  # tokens, number offered, dtype, support
-    assert 0 < len(message) - exact <= 2 + 14 * len(arrays)
+    assert len(message) - exact <= 2 + 14 * len(arrays)
+    assert top_p is None or len(message) < exact  # tokens without mass are left out
 
 
 def test_a_chosen_draft_has_no_distribution_to_send():
     draft = Draft.chain(torch.tensor([[700, 3]]), SamplingScheme.ONE_HOT)
-    got = unpacked_draft(unpack(pack(4, packed_draft(draft)))[1])
+    arrays = unpack(pack(4, packed_draft(draft)))[1]
+    got = unpacked_draft(arrays, DraftFacts(SamplingScheme.ONE_HOT, Shape.CHAIN, 1, 2, 2, 701))
     assert got.probs is None and got.scheme is SamplingScheme.ONE_HOT and torch.equal(got.tokens, draft.tokens)
+
+
+def altered(message: bytes, dice: random.Random) -> bytes:
+    """The message with one byte changed, some bytes cut off, or some bytes added."""
+    place = dice.randrange(len(message))
+    return dice.choice(
+        [
+            message[:place] + bytes([dice.randrange(256)]) + message[place + 1 :],
+            message[:place],
+            message[:place] + dice.randbytes(dice.randrange(1, 9)) + message[place:],
+        ]
+    )
+
+
+@pytest.mark.parametrize("shape", [Shape.CHAIN, Shape.TREE])
+@pytest.mark.parametrize("top_p", [0.3, 1.0])
+def test_altered_drafts_are_refused_or_are_drafts(top_p, shape):
+    dice = torch.Generator().manual_seed(0)
+    probs = quantize(nucleus(torch.randn(2, 3, 6, generator=dice).softmax(2), top_p), 16)
+    draft = Draft.chain(torch.tensor([[5, 1, 2], [0, 3, 4]]), SamplingScheme.IID, probs=probs)
+    if shape is Shape.TREE:
+        draft = replace(draft, shape=shape, parent=torch.tensor([-1, -1, 1]).expand(2, -1), probs=probs[:, [0, 0, 1]])
+    facts = DraftFacts(SamplingScheme.IID, shape, 2, 3, 3, 6)
+    got = unpacked_draft(packed_draft(draft), facts)
+    assert all(torch.equal(getattr(got, name), getattr(draft, name)) for name in ("tokens", "parent", "valid", "probs"))
+    message, dice, refused = pack(4, packed_draft(draft)), random.Random(0), 0
+    for _ in range(1000):
+        try:
+            got = unpacked_draft(unpack(altered(message, dice))[1], facts)
+        except MalformedMessage:
+            refused += 1
+        else:
+            assert len(got.tokens) == 2 and got.num_nodes <= 3 and structure_fault(got) is probs_fault(got) is None
+            assert got.tokens.min() >= 0 and got.tokens.max() < 6
+    assert 300 < refused < 1000
+
+
+@pytest.mark.parametrize(
+    ("sent", "lost"),
+    [
+        (SIZE.pack(2**62), "it has 4611686018427387904 bytes; allowed: at most"),  # no memory is taken for it
+        (SIZE.pack(2) + b"\4\1", "it ends within an array's header"),
+        (SIZE.pack(6) + b"\4\1\0\1\7\0", "it ends within an array's header"),
+        (SIZE.pack(8) + b"\4\1\0\1\xff\xff\xff\xff", "array 0 of shape .* is longer than its message"),
+        (SIZE.pack(4) + b"\4\1\x99\1", "array 0 has dtype 153"),
+        (SIZE.pack(9) + b"\4\0", "it closed the connection"),
+        (b"", "it closed the connection"),
+    ],
+)
+def test_what_is_no_message_ends_in_one_line(sent, lost):
+    here, there = socket.socketpair()
+    there.sendall(sent)
+    there.close()
+    with pytest.raises(ConnectionError, match=rf"^{lost}[^\n]*$"):
+        Transport(here, timeout=5).receive()
+
+
+def test_a_message_that_stops_halfway_is_not_waited_for():
+    here, there = socket.socketpair()
+    there.sendall(SIZE.pack(9) + b"\4")
+    with pytest.raises(WorkerLost, match="silent for too long"):
+        Transport(here, timeout=0.1).receive()
+    with pytest.raises(MalformedMessage, match="it has 1000007 bytes; allowed: at most 1000"):
+        (transport := Transport(here, timeout=5)).most_bytes = 1000
+        transport.send(4, [np.zeros(1_000_001 - 2, np.uint8)])
+
+
+def test_altered_requests_end_in_one_line_and_never_in_a_hang():
+    """Every request gets an answer, in the process that would otherwise draft on."""
+
+    class Asked(LastToken):
+        def num_uniforms(self, gamma):
+            return gamma
+
+    requests = [
+        (Kind.SIZES, [np.array([3], np.int32)]),
+        (Kind.BEGIN, [np.array([1.0, 0, 1, 0]), np.array([16], np.int32), *flat([[1, 2], [3]]), *flat([])]),
+        (
+            Kind.PROPOSE,
+            [np.ones(2, np.uint8), np.array([2], np.int32), np.full((2, 2), 0.5)]
+            + [np.zeros(2, np.uint8)] * 2
+            + flat([[], []]),
+        ),
+    ]
+    dice, answers = random.Random(1), Counter()
+    for _ in range(300):
+        worker, changed = Worker(Asked(), 6), dice.randrange(len(requests))
+        here, there = socket.socketpair()
+        for index, (kind, arrays) in enumerate(requests):
+            message = pack(kind, arrays)
+            message = altered(message, dice) if index == changed else message
+            here.sendall(SIZE.pack(len(message)) + message)
+        here.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(WorkerLost):  # all requests are answered
+            answer_requests(Transport(there, timeout=5), worker)
+        there.close()
+        with contextlib.suppress(WorkerLost):
+            while True:
+                answered, arrays = Transport(here, timeout=5).receive()
+                answers[answered] += 1
+                if answered == Kind.ERROR:
+                    assert "\n" not in str(error_of(arrays))
+    assert answers[Kind.ERROR] > 100 and answers[Kind.DRAFT] > 20
+
+
+class LastToken:
+    """Drafts the last token again and again."""
+
+    scheme, shape = SamplingScheme.ONE_HOT, Shape.CHAIN
+
+    def begin(self, sequences, prefill, sampling):
+        pass
+
+    def propose(self, sequences, gamma, uniforms):
+        return Draft.chain(sequences.pending.unsqueeze(1).expand(-1, gamma), SamplingScheme.ONE_HOT)
+
+    def observe(self, sequences, outcome):
+        pass
 
 
 LOOKUP = partial(PromptLookup, max_ngram=2, min_ngram=1, match="last")
@@ -151,6 +292,26 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
         assert got.tally.counts() == expected.tally.counts()
     assert got.tokens == plain(target)
     assert away.bytes_up > 0 and away.bytes_down > 0
+
+
+@pytest.mark.parametrize(
+    ("branching", "children"),
+    [([2, 2, 1], "iid"), ([3], "iid"), ([2, 2], "without_replacement"), ([3, 1, 2], "likeliest")],
+    ids=str,
+)
+def test_trees_are_those_of_the_drafter_itself(target, small, branching, children):
+    factory = partial(TransformerTree, model=small.keywords["model"], branching=branching, children=children)
+    away, here = remote(target, factory), factory(target=target)
+    assert (away.shape, away.scheme, away.num_nodes(3)) == (here.shape, here.scheme, here.num_nodes(3))
+    for sampling in (SAMPLED, GREEDY):
+        got, expected = generated(target, away, sampling), generated(target, here, sampling)
+        assert got.tokens == expected.tokens
+        assert got.tally.counts() == expected.tally.counts()
+    assert got.tokens == plain(target)
+    with pytest.raises(ValueError, match="Remote drafts trees on the host; allowed: false"):
+        Engine(
+            target=target, drafter=away, gamma_policy=Heuristic(max_gamma=5, initial=2), sampling=GREEDY, compiled=True
+        )
 
 
 def test_an_outcome_is_read_while_it_is_lent(target):
@@ -241,7 +402,6 @@ class Learning(Asleep):
 
 
 BORROWER = partial(LayerSkip, layers=None, skip_attention=None, skip_mlp=None, exit_after=1)
-BRANCHING = partial(TransformerTree, branching=[2], children="iid")
 
 
 @pytest.mark.parametrize(
@@ -249,17 +409,14 @@ BRANCHING = partial(TransformerTree, branching=[2], children="iid")
     [
         (partial(PromptLookup, max_ngram=0, min_ngram=1, match="last"), "drafter.max_ngram is 0; allowed: "),
         (BORROWER, "drafter is 'LayerSkip', which needs the target itself"),
-        (BRANCHING, "drafter is 'TransformerTree', which drafts CHAINS; allowed: a CHAIN"),
         (
             Learning,
             "drafter is 'Learning', whose learn is not called in another process; allowed: ",
         ),
     ],
-    ids=["option", "borrower", "tree", "learner"],
+    ids=["option", "borrower", "learner"],
 )
-def test_what_the_drafter_says_is_said_here(target, small, factory, message):
-    if factory is BRANCHING:
-        factory = partial(factory, model=small.keywords["model"])
+def test_what_the_drafter_says_is_said_here(target, factory, message):
     with pytest.raises(ValueError, match=rf"^{message}"):
         remote(target, factory)
 
@@ -271,6 +428,106 @@ def test_a_wrong_setting_is_refused_before_a_process_begins(options):
     (key,) = options
     with pytest.raises(ValueError, match=rf"^{key} is .*; allowed: "):
         remote(None, None, **options)
+
+
+# Peers by address
+
+
+@contextlib.contextmanager
+def served(target, factory, secret=b""):
+    """Address of a worker in a thread, and the lines that it tells."""
+    lines = []
+    with listen("127.0.0.1", 0, secret=secret) as listening:
+        arguments = {"secret": secret, "tell": lines.append}
+        thread = Thread(target=serve, args=(listening, factory, target.tokenizer), kwargs=arguments, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}", lines
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def delayed(address, seconds):
+    """Address of a relay that passes bytes on in both directions, each after a delay."""
+
+    def relay(source, sink):
+        with contextlib.suppress(OSError):
+            while some := source.recv(2**16):
+                time.sleep(seconds)
+                sink.sendall(some)
+            sink.shutdown(socket.SHUT_WR)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listening.accept()
+                far = socket.create_connection((address.split(":")[0], int(address.split(":")[1])))
+                for pair in ((near, far), (far, near)):
+                    Thread(target=relay, args=pair, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_drafter_at_an_address_is_the_drafter_itself(target, small, monkeypatch):
+    monkeypatch.setenv("OUTRIDER_SECRET", "a secret of the two")
+    trees = partial(TransformerTree, model=small.keywords["model"], branching=[2, 2], children="iid")
+    for factory in (small, trees):
+        with served(target, factory, b"a secret of the two") as (address, _), delayed(address, 0.002) as relayed:
+            away, here = remote(target, None, address=relayed), factory(target=target)
+            got, expected = generated(target, away, SAMPLED), generated(target, here, SAMPLED)
+            assert got.tokens == expected.tokens and got.tally.counts() == expected.tally.counts()
+            away._end()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        ("", b"their secret is long", "only one of the two processes has a secret: set OUTRIDER_SECRET"),
+        ("our secret is long", b"", "only one of the two processes has a secret: set OUTRIDER_SECRET"),
+        ("our secret is long", b"their secret is long", "the two processes have different secrets"),
+        ("short", b"short", "OUTRIDER_SECRET is too short; allowed: at least 16 characters"),
+    ],
+)
+def test_another_secret_is_refused_in_one_line(target, monkeypatch, ours, theirs, message):
+    monkeypatch.setenv("OUTRIDER_SECRET", ours)
+    with served(target, LOOKUP, theirs) as (address, lines):
+        with pytest.raises((ValueError, OSError), match=message) as error:
+            remote(target, None, address=address, timeout_s=5)
+        assert "\n" not in str(error.value)
+    assert not any("secret is long" in line for line in [*lines, str(error.value)])
+
+
+def test_other_facts_end_in_one_line_and_the_worker_serves_on(target, monkeypatch):
+    monkeypatch.delenv("OUTRIDER_SECRET", raising=False)
+    broken = partial(PromptLookup, max_ngram=0, min_ngram=1, match="last")
+    with served(target, LOOKUP) as (address, lines):
+        larger = replace(target, vocabulary_size=10**6)
+        with pytest.raises(ValueError, match="the target's vocabulary_size is 1000000; allowed: at most"):
+            remote(larger, None, address=address)
+        digests = iter(["other", "own"])
+        monkeypatch.setattr(peers, "digest_of", lambda tokenizer: next(digests))
+        with pytest.raises(ValueError, match="the target's tokenizer is 'other'; allowed: own, that of the worker"):
+            remote(target, None, address=address)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError), socket.create_connection(address.split(":")) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(2**16):
+                pass
+        drafter = remote(target, None, address=address)
+        assert generated(target, drafter).tokens == plain(target)
+        drafter._end()
+    assert any("allowed: at most 65536" in line for line in lines)
+    with served(target, broken) as (address, _), pytest.raises(ValueError, match=r"^drafter.max_ngram is 0; allowed: "):
+        remote(target, None, address=address)
+    with pytest.raises(ValueError, match=r"address is '127.0.0.1:\d+', which cannot be reached"):
+        remote(target, None, address=address)
+    with pytest.raises(ValueError, match="address is 'nowhere'; allowed: HOST:PORT"):
+        remote(target, None, address="nowhere")
+    with pytest.raises(ValueError, match=r"host is '0.0.0.0'; allowed: 127.0.0.1, or any address with a secret"):
+        listen("0.0.0.0", 0, secret=b"")
 
 
 # Best draft length
