@@ -48,7 +48,7 @@ class EagleTraining:
         draft_vocabulary: int | None,
         train_output: bool,
         norm_before_residual: bool,
-        mask_token: int | None,
+        mask_token: int | None = None,
         depths: int,
         discount: float,
         feature_weight: float,

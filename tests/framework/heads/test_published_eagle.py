@@ -205,7 +205,7 @@ def test_wrong_files_are_explained_in_one_line(tmp_path):
         ({}, {"fc.weight": None}, "missing fc.weight"),
         ({}, {"fc.weight": torch.zeros(16, 96)}, r"misshapen fc.weight \[16, 96\] instead of \[16, 48\]"),
         ({}, {"surplus.weight": torch.zeros(1)}, "surplus surplus.weight"),
-        ({"mask_token_id": 1}, {"mask_hidden": torch.zeros(1, 1, 48)}, "a P-EAGLE, which drafter=peagle reads"),
+        ({"mask_token_id": 1}, {"mask_hidden": torch.zeros(1, 1, 48)}, "one for drafter=peagle or dart"),
         ({}, {"d2t": torch.zeros(20, dtype=torch.int64) + 40}, "d2t does not map to different tokens below 50"),
         ({}, dict.fromkeys(small), "draft vocabulary of 20 tokens, of 50 in all, has no d2t"),
         ({"layer_types": ["sliding_attention"]}, {}, "whose layer is sliding_attention, not full_attention"),
