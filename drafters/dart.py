@@ -8,7 +8,7 @@ from framework.core.sequences import Sequences
 from framework.core.validation import check_whole
 from framework.drafting.ngram_lookup import NGramLookup
 from framework.drafting.ngram_tables import tokenised_documents
-from framework.drafting.tree_builder import TreeBuilder
+from framework.drafting.tree_builder import TreeBuilder, num_grown
 from framework.heads.eagle_states import DrafterOnStates
 from framework.heads.published_eagle import read_peagle
 from framework.models.target import Target
@@ -64,11 +64,7 @@ class Dart(DrafterOnStates):
         support = self._layer.support
         self._candidates = min(candidates, target.vocabulary_size if support is None else len(support))
         self.depth, self._beam = depth, beam
-        num_nodes, num_paths = 0, 1
-        for _ in range(depth):
-            num_nodes += num_paths * self._candidates
-            num_paths = min(beam, num_paths * self._candidates)
-        self._nodes = min(nodes, num_nodes)
+        self._nodes = min(nodes, num_grown(depth, children=self._candidates, growing=beam))
         self._ngrams = None
         if corpus is not None:
             self._ngrams = NGramLookup(

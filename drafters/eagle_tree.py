@@ -6,7 +6,7 @@ from torch import Tensor
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
 from framework.core.validation import check_whole
-from framework.drafting.tree_builder import TreeBuilder
+from framework.drafting.tree_builder import TreeBuilder, num_grown
 from framework.heads.eagle_states import DrafterOnStates
 from framework.heads.published_eagle import read_eagle
 from framework.models.target import Target
@@ -38,7 +38,7 @@ class EagleTree(DrafterOnStates):
         self._layer = read_eagle(path, target, layer_numbers=layer_numbers)
         support = self._layer.support
         self.depth, self._children = depth, min(children, target.vocabulary_size if support is None else len(support))
-        self._nodes = min(nodes, self._children + (depth - 1) * self._children**2)
+        self._nodes = min(nodes, num_grown(depth, children=self._children, growing=self._children))
         super().__init__(self._layer, room=(depth - 1) * self._children)
 
     def num_uniforms(self, gamma: int) -> int:

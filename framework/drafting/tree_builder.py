@@ -10,6 +10,15 @@ from framework.core.draft import Draft, SamplingScheme
 from framework.core.tree import Tree
 
 
+def num_grown(depth: int, *, children: int, growing: int) -> int:
+    """Nodes of all levels of a tree, if so many nodes grow per level, each with so many children."""
+    total, paths = 0, 1
+    for _ in range(depth):
+        level = paths * children
+        total, paths = total + level, min(growing, level)
+    return total
+
+
 class TreeBuilder:
     """Grows and prunes a tree by the probability of each node's path (EAGLE-2; Li et al., 2024, 2406.16858).
 
