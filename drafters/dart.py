@@ -6,7 +6,7 @@ from torch import Tensor
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
 from framework.core.validation import check_whole
-from framework.drafting.ngram_lookup import NGramLookup
+from framework.drafting.ngram_lookup import NGramLookup, check_order
 from framework.drafting.ngram_tables import tokenised_documents
 from framework.drafting.tree_builder import TreeBuilder, num_grown
 from framework.heads.eagle_states import DrafterOnStates
@@ -51,7 +51,7 @@ class Dart(DrafterOnStates):
             candidates: tokens per position; capped at the draft vocabulary's size.
             beam: paths of every level that are continued.
             nodes: drafted nodes, out of those of all levels; capped at their number.
-            order: longest n-gram, >= 2.
+            order: longest n-gram, >= 2; `check_order` bounds it.
             corpus: texts whose n-grams are counted; None: predictions alone score a path.
 
         Raises:
@@ -60,6 +60,7 @@ class Dart(DrafterOnStates):
         """
         for key, value in (("depth", depth), ("candidates", candidates), ("beam", beam), ("nodes", nodes)):
             check_whole(key, value, least=1)
+        check_order(order, target.vocabulary_size)
         self._layer = read_peagle(path, target, layer_numbers=layer_numbers)
         support = self._layer.support
         self._candidates = min(candidates, target.vocabulary_size if support is None else len(support))
@@ -86,7 +87,7 @@ class Dart(DrafterOnStates):
         token, state = self._layer.masked_pair()
         states = self._states.catch_up_with_masks(sequences, self.depth, token=token, state=state)
         best, support = self._layer.scored(states).float().topk(self._candidates), self._layer.support
-        predictions = best.values.log_softmax(-1)  # [B, depth, K]
+        predictions = best.values.log_softmax(-1)  # [B, depth, K]; over the candidates alone, as published
         candidates = best.indices if support is None else support[best.indices]
         tree, paths = TreeBuilder(sequences.num_rows, device=candidates.device), self._last_tokens(sequences)
         for level in range(self.depth):

@@ -14,6 +14,20 @@ UNSEEN = 1e-10  # frequency of a continuation that was never seen (DART's)
 LARGEST_KEY = 2**63  # of int64
 
 
+def check_order(order: int, vocabulary_size: int) -> None:
+    """Check the length of the longest n-gram.
+
+    Raises:
+        ValueError: it is below 2, or an n-gram of this vocabulary would not fit into an int64.
+    """
+    check_whole("order", order, least=2)
+    most = 1
+    while max(vocabulary_size, 2) ** (most + 1) <= LARGEST_KEY:
+        most += 1
+    if order > most:
+        raise OptionError("order", order, f"at most {most} for a vocabulary of {vocabulary_size} tokens")
+
+
 class NGramLookup:
     """Finds how often a token followed the longest context after which it was seen.
 
@@ -25,17 +39,10 @@ class NGramLookup:
         """
         Args:
             documents: int64 token ids, each in [0, V); n-grams do not cross document boundaries.
-            order: longest n-gram, >= 2; contexts have 1 ... order - 1 tokens.
+            order: longest n-gram, as checked by `check_order`; contexts have 1 ... order - 1 tokens.
             vocabulary_size: V.
             device: of the tokens to look up.
-
-        Raises:
-            ValueError: order out of range, or too large for this vocabulary.
         """
-        check_whole("order", order, least=2)
-        if vocabulary_size**order > LARGEST_KEY:
-            most = next(length for length in range(order, 0, -1) if vocabulary_size**length <= LARGEST_KEY)
-            raise OptionError("order", order, f"at most {most} for a vocabulary of {vocabulary_size} tokens")
         self.order, self._vocabulary_size = order, vocabulary_size
         self._levels: list[tuple[Tensor, Tensor]] = []  # sorted n-grams and their counts, from length 1 on
         for length in range(1, order + 1):

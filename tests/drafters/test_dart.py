@@ -129,9 +129,10 @@ def test_what_is_wrong_names_its_key(tmp_path):
     for option, value in (("depth", 0), ("candidates", 0), ("beam", 0), ("nodes", 0)):
         with pytest.raises(ValueError, match=rf"^{option} is {value}"):
             Dart(target, path=path, corpus=None, **(OPTIONS | {option: value}))
-    for order, message in ((1, "order is 1"), (12, "order is 12; allowed: at most 11 for a vocabulary of 50")):
+    most = "allowed: at most 11 for a vocabulary of 50"
+    for order, message in ((1, "order is 1"), (12, f"order is 12; {most}"), (10**9, f"order is 1000000000; {most}")):
         with pytest.raises(ValueError, match=rf"^{message}"):
-            Dart(target, path=path, corpus=Corpus(), **(OPTIONS | {"order": order}))
+            Dart(target, path="/nowhere", corpus=None, **(OPTIONS | {"order": order}))
     with pytest.raises(ValueError, match=r"^path is .* without mask_hidden"):
         Dart(target, path=str(save_tiny_eagle3(tmp_path / "eagle3", target)), corpus=None, **OPTIONS)
     with pytest.raises(ValueError, match=r"^path is .* target .*train drafter=dart"):
