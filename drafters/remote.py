@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from framework.core.tree import Tree
 from framework.models.target import Target
 from framework.remote.peers import connect, secret_of_environment
 from framework.remote.serialization import DraftFacts, MalformedMessage, expect, flat, small, unpacked_draft, whole
-from framework.remote.transport import Link, WorkerLost
+from framework.remote.transport import Link, Transport, WorkerLost
 from framework.remote.worker import Kind, error_of, start_worker
 
 WHEN_LOST = ("error", "plain")
@@ -84,27 +85,27 @@ class Remote:
         self._when_lost = when_lost
         link = Link(latency_ms / 1e3, float("inf") if speed is None else speed * 1e6 / 8)
         with _keys_named():
+            self._process: BaseProcess | None = None
             if address is None:
-                process, self._transport, self.scheme, self.shape = start_worker(
+                self._process, self._transport, self.scheme, self.shape = start_worker(
                     drafter, target, timeout=timeout_s, link=link
                 )
-                self._process, self._end = process, process.kill
             else:
                 self._transport, self.scheme, self.shape = connect(
                     address, target, timeout=timeout_s, link=link, secret=secret_of_environment()
                 )
-                self._end = self._transport.close
-        if self.shape is not Shape.CHAIN:
-            self.num_nodes = lambda gamma: self._sizes(gamma)[1]
-        weakref.finalize(self, self._end)
+        self._end = weakref.finalize(self, _close, self._transport, self._process)
         self._is_lost = False
         self._known_sizes: dict[int, tuple[int, int]] = {}  # by gamma: uniforms per row, most nodes
-        self._trees: dict[tuple[int, ...], Tree] = {}  # by the parents
+        self._tree: Tree | None = None  # of the last draft whose rows all had the same
         self._buffer = FixedBuffer()
         self._vocabulary_size = target.vocabulary_size
 
     def num_uniforms(self, gamma: int) -> int:
         return self._sizes(gamma)[0]
+
+    def num_nodes(self, gamma: int) -> int:
+        return self._sizes(gamma)[1]
 
     def _sizes(self, gamma: int) -> tuple[int, int]:
         if gamma not in self._known_sizes:
@@ -116,7 +117,6 @@ class Remote:
 
     def begin(self, sequences: Sequences, prefill: Outcome, sampling: Sampling) -> None:
         self._transport.sent = self._transport.received = 0
-        self._trees.clear()
         shape, device = (2, sequences.num_rows), sequences.tokens.device
         self._last = self._buffer.zeros(shape, dtype=torch.int64, device=device)  # stop, num_committed
         self._known = [len(text) for text in sequences.texts]
@@ -147,20 +147,18 @@ class Remote:
             *flat(new),
         ]
         rows, device = sequences.num_rows, sequences.tokens.device
-        nodes = gamma if self.shape is Shape.CHAIN else self._sizes(gamma)[1]
-        facts = DraftFacts(self.scheme, self.shape, rows, gamma, nodes, self._vocabulary_size)
+        facts = DraftFacts(self.scheme, self.shape, rows, gamma, self.num_nodes(gamma), self._vocabulary_size)
         draft = self._ask(Kind.PROPOSE, question, Kind.DRAFT, partial(unpacked_draft, facts=facts))
         return Draft.empty(rows, device) if draft is None else self._with_tree(draft.to(device))
 
     def _with_tree(self, draft: Draft) -> Draft:
-        """The draft with a tree that rounds share, if it is a tree and all rows have the same."""
-        if draft.shape is Shape.CHAIN or not (draft.parent == draft.parent[:1]).all():
+        """The draft with a tree that later rounds can share, if it is a tree and all rows have the same."""
+        parents = draft.parent
+        if draft.shape is Shape.CHAIN or not (parents == parents[:1]).all():
             return draft
-        parents = tuple(draft.parent[0].tolist())
-        if parents not in self._trees:
-            self._trees[parents] = Tree.shared(parents, len(draft.parent), draft.parent.device)
-        tree = self._trees[parents]
-        return replace(draft, parent=tree.parent, known_tree=tree)
+        if self._tree is None or not torch.equal(self._tree.parent, parents):
+            self._tree = Tree.shared(parents[0].tolist(), len(parents), parents.device)
+        return replace(draft, parent=self._tree.parent, known_tree=self._tree)
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         if outcome.draft.num_nodes:
@@ -198,13 +196,20 @@ class Remote:
                 if got != Kind.ERROR:
                     raise MalformedMessage(f"kind {got} is no answer to {kind.name}")
                 failure = error_of(answer)
-        except WorkerLost:
-            self._end()  # it may still run, but its answers are no longer read
-            self._is_lost = self._when_lost == "plain"
+        except BaseException as error:  # an interrupt as well: a late answer must not be read as the next one
+            self._end()
+            self._is_lost = isinstance(error, WorkerLost) and self._when_lost == "plain"
             if self._is_lost:
                 return None
             raise
         raise failure
+
+
+def _close(transport: Transport, process: BaseProcess | None) -> None:
+    """End a connection, and the worker if it was started here."""
+    transport.close()
+    if process is not None:
+        process.kill()
 
 
 def _read_sizes(arrays: list[np.ndarray]) -> tuple[int, int]:

@@ -140,9 +140,9 @@ def start_worker(
     context.set_forkserver_preload([__name__, "framework.models.pretrained"])
     arguments = (there, factory, TargetFacts.of(target), torch.get_num_threads())
     process = context.Process(target=_run, args=arguments, daemon=True)
-    process.start()
-    there.close()  # otherwise the end of the process would not close the connection
     try:
+        with there:  # left open here, it would keep the connection open after the end of the process
+            process.start()
         transport = Transport(here, timeout=SECONDS_TO_LOAD, link=link)
         try:
             kind, arrays = transport.receive()
@@ -153,7 +153,9 @@ def start_worker(
             raise error_of(arrays)
         scheme, shape = declarations(arrays)
     except BaseException:  # otherwise the process would keep running unused
-        process.kill()
+        here.close()
+        if process.pid is not None:
+            process.kill()
         raise
     transport.timeout = timeout
     transport.sent = transport.received = 0

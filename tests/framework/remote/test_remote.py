@@ -384,14 +384,32 @@ def test_a_lost_worker_ends_in_an_error_or_in_plain_decoding_and_soon(target, lo
         assert time.perf_counter() - begin < 120
 
 
-def test_a_process_ends_with_the_drafter_that_asks_it(target):
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_a_process_ends_with_the_drafter_that_asks_it(target, small, is_tree):
+    """At once, before the collector of cycles runs."""
+    trees = partial(TransformerTree, model=small.keywords["model"], branching=[2], children="iid")
+    gc.disable()
+    try:
+        drafter = remote(target, trees if is_tree else LOOKUP)
+        process = drafter._process
+        assert process.is_alive()
+        del drafter
+        process.join(30)
+        assert not process.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_an_interrupted_question_has_no_late_answer(target, monkeypatch):
+    def interrupted(transport):
+        raise KeyboardInterrupt
+
     drafter = remote(target, LOOKUP)
-    process = drafter._process
-    assert process.is_alive()
-    del drafter
-    gc.collect()
-    process.join(30)
-    assert not process.is_alive()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Transport, "receive", interrupted)
+        drafter.num_uniforms(3)
+    with pytest.raises(WorkerLost):
+        drafter.num_uniforms(3)
 
 
 class Learning(Asleep):
