@@ -61,12 +61,10 @@ class Engine:
         verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
         verifier.check(drafter.scheme, drafter.shape)
         if compiled and not compiles(drafter):
-            why = (
-                "learns while it drafts; allowed: false, since a compiled graph keeps the weights it was compiled with"
-            )
+            fault, since = "learns while it drafts", ", since a compiled graph keeps the weights it was compiled with"
             if drafts_on_host(drafter):
-                why = "drafts trees on the host; allowed: false"
-            raise ValueError(f"engine.compile is true, and {type(drafter).__name__} {why}")
+                fault, since = "drafts trees on the host", ""
+            raise ValueError(f"engine.compile is true, and {type(drafter).__name__} {fault}; allowed: false{since}")
         if drafter.shape is not Shape.CHAIN:
             target.model.refuse_recurrent(
                 f"{type(drafter).__name__} drafts trees",

@@ -112,7 +112,7 @@ def load_target(
     if weights:
         _round_weights(model, weights)
     vocabulary_size = _vocabulary_size(its_tokenizer, model)
-    if tokenizer is not None and (num_tokens := _num_ids(its_tokenizer)) > vocabulary_size:
+    if tokenizer is not None and (num_tokens := num_ids(its_tokenizer)) > vocabulary_size:
         allowed = f"up to {vocabulary_size - 1}, which path has embeddings for"
         raise OptionError("tokenizer", tokenizer, allowed, f"with ids up to {num_tokens - 1}")
     return as_target(
@@ -222,7 +222,7 @@ def _load_draft_model(target: Target, *, place: Place, path: str, dtype: str, at
     if model.config.is_encoder_decoder and not target.model.text_start:
         allowed = "a decoder-only model, since a decoder-only target has no source"
         raise OptionError("path", path, allowed, "an encoder-decoder model")
-    return as_draft_model(model, target, attention=attention, num_known=_num_ids(tokenizer))
+    return as_draft_model(model, target, attention=attention, num_known=num_ids(tokenizer))
 
 
 def as_draft_model(
@@ -289,10 +289,10 @@ def _load_other_model(target: Target, *, place: Place, path: str, dtype: str, at
 
 
 def _vocabulary_size(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    return min(_num_ids(tokenizer), model.config.get_text_config().vocab_size)
+    return min(num_ids(tokenizer), model.config.get_text_config().vocab_size)
 
 
-def _num_ids(tokenizer: PreTrainedTokenizerBase) -> int:
+def num_ids(tokenizer: PreTrainedTokenizerBase) -> int:
     """The largest id of a tokenizer, plus 1."""
     return max(tokenizer.get_vocab().values()) + 1
 

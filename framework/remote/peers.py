@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from framework.core.draft import SamplingScheme, Shape
 from framework.core.drafter import Drafter
 from framework.core.option_error import OptionError, UnreachableError
+from framework.models.pretrained import num_ids
 from framework.models.target import Target
 from framework.remote.serialization import MalformedMessage, as_json, expect, from_json
 from framework.remote.transport import MOST_BYTES, Link, Transport, WorkerLost
@@ -30,6 +31,7 @@ from framework.remote.worker import (
     answer_requests,
     built,
     declarations,
+    declare,
     error_of,
     report,
 )
@@ -167,7 +169,7 @@ def _serve_peer(
     except Exception as error:  # of any kind; raised in the other process
         report(transport, error, getattr(factory, "func", factory).__name__)
         return str(error).split("\n")[0]
-    transport.send(Kind.FACTS, [as_json({"scheme": drafter.scheme.name, "shape": drafter.shape.name})])
+    declare(transport, drafter)
     transport.timeout, transport.most_bytes = SECONDS_TO_BE_ASKED, MOST_BYTES
     return answer_requests(transport, Worker(drafter, vocabulary_size))
 
@@ -248,6 +250,6 @@ def _built_for(
     for what, wanted in (("protocol", PROTOCOL), ("tokenizer", digest_of(tokenizer))):
         if sent.get(what) != wanted:
             raise OptionError(f"the target's {what}", sent.get(what), f"{wanted}, that of the worker")
-    if facts.vocabulary_size > (most := max(tokenizer.get_vocab().values()) + 1):
+    if facts.vocabulary_size > (most := num_ids(tokenizer)):
         raise OptionError("the target's vocabulary_size", facts.vocabulary_size, f"at most {most}, that of the worker")
     return built(factory, facts), facts.vocabulary_size

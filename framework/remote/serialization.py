@@ -140,28 +140,29 @@ def packed_draft(draft: Draft) -> list[np.ndarray]:
     parents, once if all rows share them. Siblings then share one distribution.
     """
     structure = [small(draft.tokens.cpu().numpy())]
-    every = slice(None)
+    nodes: Any = slice(None)
     if draft.shape is Shape.CHAIN:
         structure.append(small(draft.valid.sum(1).cpu().numpy()))
     else:
         rows = (draft.parent + 1).cpu().numpy()
         rows = rows[:1] if (rows == rows[:1]).all() else rows
-        every, _ = _sent_nodes(rows)
+        nodes, _ = _sent_nodes(rows)
         structure += [draft.valid.cpu().numpy().astype(np.uint8), small(rows)]
     if draft.probs is None:
         return structure
-    probs = _packed_probs(draft.probs.cpu()[:, every])
-    support = None if draft.support is None else draft.support.cpu()[:, every].numpy()
+    probs = _packed_probs(draft.probs.cpu()[:, nodes])
+    support = None if draft.support is None else draft.support.cpu()[:, nodes].numpy()
     is_double = draft.probs.dtype == torch.float64
     whole_rows = [np.array([is_double], np.uint8), probs, *([] if support is None else [small(support)])]
     candidates = (whole_rows, _without_zeros(is_double, probs, support))
     return [*structure, *min(candidates, key=lambda arrays: sum(array.nbytes for array in arrays))]
 
 
-def _sent_nodes(parents: np.ndarray) -> tuple[Any, Any]:
-    """Nodes whose distributions are sent, and the index of each node among them; parents [1, N], or [B, N]."""
+def _sent_nodes(parents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes whose distributions are sent, and the index of each node's own among them; parents [1, N] or [B, N]."""
     if len(parents) != 1:
-        return slice(None), slice(None)
+        every = np.arange(parents.shape[1])
+        return every, every
     _, first, place = np.unique(parents[0], return_index=True, return_inverse=True)
     return first, place
 
@@ -219,7 +220,7 @@ def unpacked_draft(arrays: list[np.ndarray], facts: DraftFacts) -> Draft:
         raise MalformedMessage(f"a draft has the shape {structure[0].shape}; allowed: {facts.most_nodes} nodes")
     rows, num_nodes = facts.num_rows, structure[0].shape[1]
     tokens = torch.from_numpy(whole(structure[0], "a draft", 0, facts.vocabulary_size - 1))
-    every: Any = slice(None)
+    num_sent, place = num_nodes, np.arange(num_nodes)  # distributions, and that of each node
     if facts.shape is Shape.CHAIN:
         expect(structure, (rows, num_nodes), (rows,))
         offered = torch.from_numpy(whole(structure[1], "the number of offered nodes", 0, num_nodes))
@@ -228,15 +229,15 @@ def unpacked_draft(arrays: list[np.ndarray], facts: DraftFacts) -> Draft:
         expect(structure, (rows, num_nodes), (rows, num_nodes), (None, num_nodes))
         if len(structure[2]) not in (1, rows):
             raise MalformedMessage(f"a draft has the parents of {len(structure[2])} rows")
-        _, every = _sent_nodes(structure[2])
+        nodes, place = _sent_nodes(structure[2])
+        num_sent = len(nodes)
         parent = torch.from_numpy(whole(structure[2], "a draft's parents", 0, num_nodes) - 1).expand(rows, -1)
         valid = torch.from_numpy(whole(structure[1], "the offered nodes", 0, 1)).bool()
         draft = Draft(tokens, parent, valid, SamplingScheme.ONE_HOT, shape=facts.shape)
     if sent:
-        num_sent = len(set(structure[2][0].tolist())) if isinstance(every, np.ndarray) else num_nodes
         probs, support = _unpacked_distributions(sent, (rows, num_sent), facts.vocabulary_size)
-        support = None if support is None else support[:, every]
-        draft = replace(draft, scheme=facts.scheme, probs=probs[:, every], support=support)
+        support = None if support is None else support[:, place]
+        draft = replace(draft, scheme=facts.scheme, probs=probs[:, place], support=support)
     if fault := structure_fault(draft) or probs_fault(draft):
         raise MalformedMessage(fault)
     if num_nodes and int(draft.tree.depth.max()) > facts.gamma:

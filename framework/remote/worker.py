@@ -162,8 +162,13 @@ def start_worker(
     return process, transport, scheme, shape
 
 
+def declare(transport: Transport, drafter: Drafter) -> None:
+    """Send the drafter's scheme and shape."""
+    transport.send(Kind.FACTS, [as_json({"scheme": drafter.scheme.name, "shape": drafter.shape.name})])
+
+
 def declarations(arrays: list[np.ndarray]) -> tuple[SamplingScheme, Shape]:
-    """Declarations of the drafter, from the worker's first message."""
+    """The scheme and shape that `declare` sent."""
     expect(arrays, (None,))
     facts = from_json(arrays[0])
     try:
@@ -194,11 +199,17 @@ def _run(connected: socket.socket, factory: Callable[..., Drafter], facts: Targe
         except Exception as error:  # of any kind; raised in the other process
             report(transport, error, getattr(factory, "func", factory).__name__)
         else:
-            transport.send(Kind.FACTS, [as_json({"scheme": drafter.scheme.name, "shape": drafter.shape.name})])
+            declare(transport, drafter)
             answer_requests(transport, Worker(drafter, facts.vocabulary_size))
 
 
 def built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
+    """Build the drafter for a target of which only these facts are here.
+
+    Raises:
+        ValueError, OSError: it cannot be built, or learns.
+        Exception: of any other kind that its construction raises.
+    """
     model: Any = _AbsentModel(facts)
     with options_under("drafter"):
         drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
@@ -208,6 +219,7 @@ def built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
 
 
 def report(transport: Transport, failure: Exception, drafter: str) -> None:
+    """Send an error, which `error_of` raises anew in the other process; `drafter` is the class that it names."""
     facts: Any = str(failure)
     if isinstance(failure, OptionError):
         facts = [failure.option, failure.given, failure.allowed, failure.problem]
