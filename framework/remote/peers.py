@@ -4,6 +4,7 @@ The secret is proved by an HMAC of random challenges and is never sent. It authe
 nothing is encrypted.
 """
 
+import errno
 import hashlib
 import hmac
 import json
@@ -81,17 +82,17 @@ def connect(
     Raises:
         ValueError, OSError: the address is none, nothing listens there, the secrets or facts differ, or the drafter
             cannot be built.
-        WorkerLost, MalformedMessage: the connection ends before that.
+        MalformedMessage: the other program is no worker.
     """
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise OptionError(
             "address", address, "HOST:PORT, such as 127.0.0.1:7000, or null for a process on this machine"
         )
+    running = "the address of a running `serve_drafter`"
     try:
         connected = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
-    except OSError as error:
-        running = "the address of a running `serve_drafter`"
+    except (OSError, UnicodeError) as error:  # a name that cannot be one is a UnicodeError
         raise UnreachableError("address", address, running, f"which cannot be reached ({error})") from error
     transport = _transport(connected, link)
     try:
@@ -103,8 +104,11 @@ def connect(
         transport.send(Kind.HELLO, [as_json(facts)])
         transport.timeout = SECONDS_TO_LOAD
         scheme, shape = declarations(_answer(transport, Kind.FACTS))
-    except BaseException:
+    except BaseException as error:
         transport.close()
+        if isinstance(error, WorkerLost):
+            fault = f"which does not answer ({error}): another program, or a worker that serves another target"
+            raise UnreachableError("address", address, running, fault) from error
         raise
     transport.timeout, transport.most_bytes = timeout, MOST_BYTES
     transport.sent = transport.received = 0
@@ -122,8 +126,10 @@ def listen(host: str, port: int, *, secret: bytes) -> socket.socket:
         raise OptionError("host", host, allowed)
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise OptionError("port", port, "a free port of this machine", f"which cannot be used ({error})") from error
+    except (OSError, UnicodeError) as error:
+        if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+            raise OptionError("port", port, "a free port of this machine", f"which cannot be used ({error})") from error
+        raise OptionError("host", host, "an address of this machine", f"which is none ({error})") from error
 
 
 def serve(
@@ -142,12 +148,19 @@ def serve(
         tokenizer: the targets' tokenizer.
         secret: the shared secret; empty: none.
         tell: gets a line for every connection and for its end.
+
+    Raises:
+        OSError: no connection can be accepted any more.
     """
     while True:
         try:
             connected, peer = listening.accept()
-        except OSError:
-            return
+        except ConnectionAbortedError:  # by the peer, before it was accepted
+            continue
+        except OSError as error:
+            if error.errno in (errno.EBADF, errno.EINVAL):  # the socket is closed, or shut down
+                return
+            raise
         name = f"{peer[0]}:{peer[1]}"
         with connected:
             try:

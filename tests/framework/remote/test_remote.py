@@ -544,8 +544,27 @@ def test_other_facts_end_in_one_line_and_the_worker_serves_on(target, monkeypatc
         remote(target, None, address=address)
     with pytest.raises(ValueError, match="address is 'nowhere'; allowed: HOST:PORT"):
         remote(target, None, address="nowhere")
+    with pytest.raises(ValueError, match=r"address is 'a..b:7000', which cannot be reached"):
+        remote(target, None, address="a..b:7000")
+    with pytest.raises(ValueError, match=r"host is '1::2::3', which is none"):
+        listen("1::2::3", 0, secret=b"a secret of the two")
     with pytest.raises(ValueError, match=r"host is '0.0.0.0'; allowed: 127.0.0.1, or any address with a secret"):
         listen("0.0.0.0", 0, secret=b"")
+    with listen("127.0.0.1", 0, secret=b"") as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=rf"port is {port}, which cannot be used"):
+            listen("127.0.0.1", port, secret=b"")
+
+
+def test_a_worker_that_serves_another_target_is_named(target, monkeypatch):
+    monkeypatch.delenv("OUTRIDER_SECRET", raising=False)
+    monkeypatch.setattr(peers, "SECONDS_TO_GREET", 0.2)
+    with served(target, LOOKUP) as (address, _):
+        first = remote(target, None, address=address)
+        with pytest.raises(ValueError, match=r"address is '.*', which does not answer .* serves another target"):
+            remote(target, None, address=address)
+        assert generated(target, first).tokens == plain(target)
+        first._end()
 
 
 # Best draft length
