@@ -22,8 +22,8 @@ class Dart(DrafterOnStates):
     """Grows a tree of chosen tokens from predictions that do not know the tokens of other positions.
 
     The layer reads the states of the whole text, and masks after it. Its most likely tokens of every position are the
-    candidates of a beam search, whose paths are scored by the predictions and by how often a corpus continues the
-    path's last tokens so. The best nodes of all levels are drafted (Liu et al., 2026, 2601.19278).
+    candidates of a beam search. The score of a path weighs the predictions and the frequency of each token after those
+    before it in a corpus. The best nodes of all levels are drafted (Liu et al., 2026, 2601.19278).
     """
 
     scheme = SamplingScheme.ONE_HOT
