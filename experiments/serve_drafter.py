@@ -13,13 +13,13 @@ import torch
 from omegaconf import DictConfig
 
 from experiments.config.builders import build, check_basics
-from experiments.config.cli_errors import announce, one_line_errors
+from experiments.config.cli_errors import announce, one_line_errors, status
 from experiments.config.command import command
 from experiments.config.option_checks import check_kind
 from framework.core.option_error import OptionError, options_under
 from framework.core.validation import check_whole
 from framework.models.pretrained import load_tokenizer
-from framework.remote.peers import listen, secret_of_environment, serve
+from framework.remote.peers import check_drafter_of, listen, secret_of_environment, serve
 
 
 @command("serve_drafter")
@@ -39,5 +39,7 @@ def main(cfg: DictConfig) -> None:
         if cfg.threads is not None:
             torch.set_num_threads(cfg.threads)
         with listen(cfg.host, cfg.port, secret=secret) as listening:
+            with status("loading the drafter"):
+                check_drafter_of(factory, tokenizer)
             announce(f"serving {cfg.drafter._target_} at {cfg.host}:{listening.getsockname()[1]}")
             serve(listening, factory, tokenizer, secret=secret, tell=announce)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from framework.core.draft import SamplingScheme, Shape
 from framework.core.drafter import Drafter
-from framework.core.option_error import OptionError, UnreachableError
+from framework.core.option_error import OptionError, OtherTargetError, UnreachableError
 from framework.models.pretrained import num_ids
 from framework.models.target import Target
 from framework.remote.serialization import MalformedMessage, as_json, expect, from_json
@@ -26,6 +26,7 @@ from framework.remote.transport import MOST_BYTES, Link, Transport, WorkerLost
 from framework.remote.worker import (
     SECONDS_TO_BE_ASKED,
     SECONDS_TO_LOAD,
+    WITHOUT_STATES,
     Kind,
     TargetFacts,
     Worker,
@@ -34,6 +35,7 @@ from framework.remote.worker import (
     declarations,
     declare,
     error_of,
+    name_of,
     report,
 )
 
@@ -132,6 +134,21 @@ def listen(host: str, port: int, *, secret: bytes) -> socket.socket:
         raise OptionError("host", host, "an address of this machine", f"which is none ({error})") from error
 
 
+def check_drafter_of(factory: Callable[..., Drafter], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Build the drafter once, for a target with this tokenizer, so that a wrong option ends the command.
+
+    Raises:
+        ValueError, OSError: it cannot be built, or cannot draft for a target in another process.
+    """
+    try:
+        built(factory, TargetFacts(tokenizer, num_ids(tokenizer), "", 2**30, [], None))
+    except OtherTargetError as error:
+        if not error.made_by:
+            raise
+        fault = "which is trained for one target and reads its states, in another process"
+        raise OptionError("drafter", name_of(factory), WITHOUT_STATES, fault) from error
+
+
 def serve(
     listening: socket.socket,
     factory: Callable[..., Drafter],
@@ -180,7 +197,7 @@ def _serve_peer(
     except WorkerLost:
         raise
     except Exception as error:  # of any kind; raised in the other process
-        report(transport, error, getattr(factory, "func", factory).__name__)
+        report(transport, error, name_of(factory))
         return str(error).split("\n")[0]
     declare(transport, drafter)
     transport.timeout, transport.most_bytes = SECONDS_TO_BE_ASKED, MOST_BYTES

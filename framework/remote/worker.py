@@ -28,6 +28,7 @@ from framework.remote.serialization import MalformedMessage, as_json, expect, fr
 from framework.remote.transport import Link, Transport, WorkerLost
 
 SECONDS_TO_LOAD = 600.0
+WITHOUT_STATES = "one that drafts without the target, such as small_transformer, ngram or prompt_lookup"
 LEARNS = ("one that does not learn", "whose learn is not called in another process")
 SECONDS_TO_BE_ASKED = 86400.0  # a day: the worker waits for requests practically without limit
 MOST_GAMMA = 10_000
@@ -111,7 +112,7 @@ class _AbsentModel:
 
     def __getattr__(self, name: str) -> Any:
         raise _Elsewhere(
-            "one that drafts without it, such as small_transformer, ngram or prompt_lookup",
+            WITHOUT_STATES,
             f"which needs the target itself (its {name}), which is in another process",
         )
 
@@ -197,7 +198,7 @@ def _run(connected: socket.socket, factory: Callable[..., Drafter], facts: Targe
         try:
             drafter = built(factory, facts)
         except Exception as error:  # of any kind; raised in the other process
-            report(transport, error, getattr(factory, "func", factory).__name__)
+            report(transport, error, name_of(factory))
         else:
             declare(transport, drafter)
             answer_requests(transport, Worker(drafter, facts.vocabulary_size))
@@ -207,15 +208,23 @@ def built(factory: Callable[..., Drafter], facts: TargetFacts) -> Drafter:
     """Build the drafter for a target of which only these facts are here.
 
     Raises:
-        ValueError, OSError: it cannot be built, or learns.
+        ValueError, OSError: it cannot be built, needs the target itself, or learns.
         Exception: of any other kind that its construction raises.
     """
     model: Any = _AbsentModel(facts)
-    with options_under("drafter"):
-        drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
+    try:
+        with options_under("drafter"):
+            drafter = factory(target=Target(model, facts.tokenizer, facts.vocabulary_size, facts.fingerprint))
+    except _Elsewhere as error:
+        raise OptionError("drafter", name_of(factory), error.allowed, error.problem) from error
     if learns(drafter):
         raise OptionError("drafter", type(drafter).__name__, *LEARNS)
     return drafter
+
+
+def name_of(factory: Callable[..., Drafter]) -> str:
+    """Name of the drafter's class, for errors."""
+    return getattr(factory, "func", factory).__name__
 
 
 def report(transport: Transport, failure: Exception, drafter: str) -> None:

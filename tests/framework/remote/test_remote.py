@@ -18,9 +18,11 @@ from scipy.special import lambertw
 from drafters.layer_skip import LayerSkip
 from drafters.ngram import NGram
 from drafters.prompt_lookup import PromptLookup
+from drafters.published.peagle import Peagle
 from drafters.remote import Remote
 from drafters.small_transformer import SmallTransformer
 from drafters.transformer_tree import TransformerTree
+from experiments.proof.tiny_drafters import save_tiny_peagle
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
@@ -554,6 +556,19 @@ def test_other_facts_end_in_one_line_and_the_worker_serves_on(target, monkeypatc
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=rf"port is {port}, which cannot be used"):
             listen("127.0.0.1", port, secret=b"")
+
+
+def test_a_worker_builds_its_drafter_before_it_serves(target, small, tmp_path):
+    peers.check_drafter_of(small, target.tokenizer)
+    trained = partial(Peagle, path=str(save_tiny_peagle(tmp_path, target)), layer_numbers=None)
+    broken = partial(PromptLookup, max_ngram=0, min_ngram=1, match="last")
+    for factory, message in (
+        (broken, "drafter.max_ngram is 0; allowed: "),
+        (BORROWER, "drafter is 'LayerSkip', which needs the target itself"),
+        (trained, "drafter is 'Peagle', which is trained for one target and reads its states"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{message}"):
+            peers.check_drafter_of(factory, target.tokenizer)
 
 
 def test_a_worker_that_serves_another_target_is_named(target, monkeypatch):
