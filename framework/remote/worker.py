@@ -276,7 +276,7 @@ class Worker:
         """
         if kind == Kind.SIZES:
             expect(arrays, (1,))
-            gamma = int(whole(arrays[0], "gamma", 1, MOST_GAMMA)[0])
+            gamma = int(whole(arrays[0], "gamma", 0, MOST_GAMMA)[0])
             numbers = self._drafter.num_uniforms(gamma), most_nodes(self._drafter, gamma)
             return Kind.FACTS, [np.array(numbers, np.int32)]
         if kind == Kind.BEGIN:

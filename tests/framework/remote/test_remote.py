@@ -26,6 +26,7 @@ from experiments.proof.tiny_drafters import save_tiny_peagle
 from framework.conformance.tiny_models import save_tiny, tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.draft_faults import probs_fault, structure_fault
+from framework.core.drafter import most_nodes
 from framework.core.sampling import Sampling, draw, nucleus
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -288,6 +289,8 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
     """Equal tokens and counts with and without a process in between; plain decoding at temperature 0."""
     factory = {"small": small, "lookup": LOOKUP, "counts": COUNTS}[name]
     away, here = remote(target, factory), factory(target=target)
+    for gamma in (0, 3):  # 0 is asked where parts are timed
+        assert away.num_uniforms(gamma) == here.num_uniforms(gamma) and most_nodes(away, gamma) == gamma
     for sampling in (SAMPLED, GREEDY):
         got, expected = generated(target, away, sampling), generated(target, here, sampling)
         assert got.tokens == expected.tokens
@@ -304,7 +307,9 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
 def test_trees_are_those_of_the_drafter_itself(target, small, branching, children):
     factory = partial(TransformerTree, model=small.keywords["model"], branching=branching, children=children)
     away, here = remote(target, factory), factory(target=target)
-    assert (away.shape, away.scheme, away.num_nodes(3)) == (here.shape, here.scheme, here.num_nodes(3))
+    assert (away.shape, away.scheme) == (here.shape, here.scheme)
+    for gamma in (0, 3):  # 0 is asked where parts are timed
+        assert (away.num_uniforms(gamma), away.num_nodes(gamma)) == (here.num_uniforms(gamma), here.num_nodes(gamma))
     for sampling in (SAMPLED, GREEDY):
         got, expected = generated(target, away, sampling), generated(target, here, sampling)
         assert got.tokens == expected.tokens
