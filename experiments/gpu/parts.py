@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
 from pkgutil import resolve_name
 from typing import Any
@@ -17,8 +17,27 @@ from framework.models.pretrained import load_target
 from framework.models.target import Target
 
 ZOO = ROOT / "experiments" / "zoo"
-DRAFTERS = sorted(path.stem for path in (CONF / "drafter").glob("*.yaml"))
 REFERENCE = re.compile(r"\$\{(zoo:|target\.)([\w/.]+)\}")
+
+
+def node_of(name: str) -> dict[str, Any]:
+    """A drafter's yaml, with those of its defaults list inserted."""
+    node = yaml.safe_load((CONF / "drafter" / f"{name}.yaml").read_text(encoding="utf-8"))
+    for entry in node.pop("defaults", []):
+        if isinstance(entry, dict):
+            for group, choice in entry.items():
+                *path, last = group.removeprefix("/drafter@").split(".")
+                parent = reduce(lambda inner, key: inner.setdefault(key, {}), path, node)
+                parent[last] = node_of(choice) | parent.get(last, {})
+    return node
+
+
+# The embedded target has no layer for `mtp`; a path of ??? is one that the user gives.
+DRAFTERS = sorted(
+    path.stem
+    for path in (CONF / "drafter").glob("*.yaml")
+    if path.stem != "mtp" and node_of(path.stem).get("path") != "???"
+)
 
 
 def embedded_target(device: torch.device, dtype: str, *, path: str = "target") -> Target:
@@ -29,17 +48,8 @@ def embedded_target(device: torch.device, dtype: str, *, path: str = "target") -
 def drafter_named(name: str, target: Target, **options: Any) -> Drafter:
     """The drafter of a yaml in conf/drafter, with its own options or others."""
     dtype = str(target.model.model.dtype).removeprefix("torch.")
-    factory = built({**_node(name), **options}, {"dtype": dtype, "attention": "auto"})
+    factory = built({**node_of(name), **options}, {"dtype": dtype, "attention": "auto"})
     return factory(target=target)
-
-
-def _node(name: str) -> dict[str, Any]:
-    """A drafter's yaml, with those of its defaults list inserted."""
-    node = yaml.safe_load((CONF / "drafter" / f"{name}.yaml").read_text(encoding="utf-8"))
-    for entry in node.pop("defaults", []):
-        if isinstance(entry, dict):
-            node |= {group.removeprefix("/drafter@"): _node(choice) for group, choice in entry.items()}
-    return node
 
 
 def built(node: Any, target: Mapping[str, str]) -> Any:

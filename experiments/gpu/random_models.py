@@ -40,6 +40,28 @@ def random_target(sizes: Mapping[str, Any], *, device: torch.device, dtype: str)
     return random_target_of(random_llama(sizes, device=device, dtype=dtype), AUTO)
 
 
+def random_pair(
+    sizes: Mapping[str, Any], *, layers: int, factor: float, device: torch.device, dtype: str
+) -> tuple[Target, CachedLM]:
+    """A random target, and a draft model of its first layers that agrees with it as a trained one would.
+
+    Args:
+        sizes: entries of the target's config.
+        layers: layers of the draft model, which has copies of the target's embeddings and head.
+        factor: factor on the outputs of the target's other layers; the smaller, the higher alpha.
+        device: device of both models.
+        dtype: dtype of both models.
+    """
+    large = random_llama(sizes, device=device, dtype=dtype)
+    small = random_llama({**sizes, "num_hidden_layers": layers}, device=device, dtype=dtype)
+    small.load_state_dict(large.state_dict(), strict=False)  # which leaves the target's other layers out
+    for layer in large.model.layers[layers:]:
+        layer.self_attn.o_proj.weight.mul_(factor)
+        layer.mlp.down_proj.weight.mul_(factor)
+    target = random_target_of(large, AUTO)
+    return target, as_draft_model(small, target)
+
+
 def random_target_of(model: PreTrainedModel, attention: str) -> Target:
     """A target of a random model, with an attention implementation of `target.attention` and an unused tokenizer."""
     width = model.config.vocab_size

@@ -2,15 +2,15 @@
 
 import statistics
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
+from drafters.small_transformer import SmallTransformer
 from experiments.gpu.findings import Findings
 from experiments.gpu.parts import drafter_named
 from experiments.gpu.profiling import copied_bytes_per_second
-from experiments.gpu.random_models import drafter_for, random_prompts, random_target
+from experiments.gpu.random_models import random_pair, random_prompts
 from experiments.gpu.rounds import DRAWN, engine_of
 from experiments.measurement.metrics import BASELINE, all_metrics, decode_ms
 from experiments.measurement.timing import (
@@ -28,6 +28,8 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 
 PART_REPEATS = 9  # timings of each part
+DRAFTER, ASSISTED = "small_transformer", "Hugging Face's assisted generation"
+OF_PARTS = ("tau", "c", "d", "v", "efficiency")
 
 
 def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> None:
@@ -36,8 +38,7 @@ def run(findings: Findings, sizes: Mapping[str, Any], device: torch.device) -> N
     for name, speed in speeds.items():
         findings.attempt(f"{name}: plain decoding", speed.check_plain)
     for name, speed in speeds.items():
-        for drafter in sizes["drafters"]:
-            findings.attempt(f"{name}: {drafter}", partial(speed.check_drafter, drafter))
+        findings.attempt(f"{name}: {DRAFTER}", speed.check_drafter)
 
 
 class Speed:
@@ -60,7 +61,9 @@ class Speed:
         """Build the target with the first check that needs it."""
         if self._is_built:
             return
-        self._target = random_target(self._sizes_of_target, device=self._device, dtype=self._sizes["dtype"])
+        self._target, self._small = random_pair(
+            self._sizes_of_target, **self._sizes["drafter"], device=self._device, dtype=self._sizes["dtype"]
+        )
         self._prompts = random_prompts(self._target, [self._sizes["prompt_tokens"]])
         self._stopping = Stopping(max_new_tokens=self._sizes["new_tokens"])
         self._timer = PartTimer(self._target, compiled=True)
@@ -89,28 +92,38 @@ class Speed:
         measure(f"{self._name}: one-row pass, compiled", 1000 * parts.one_row, "ms")
         measure(f"{self._name}: v of {1 + self._sizes['gamma']} rows", parts.v(self._sizes["gamma"]))
 
-    def check_drafter(self, name: str) -> None:
-        """Compare a compiled loop, and the baseline, with the sum of their parts."""
+    def check_drafter(self) -> None:
+        """Compare a compiled loop, and the baseline, with the sum of their parts, and with assisted generation."""
         self._build()
-        drafter = drafter_for(name, self._sizes["drafter"], self._target)
-        engine = engine_of(self._target, drafter, DRAWN, compiled=True, gamma=self._sizes["gamma"])
-        loops = {BASELINE: drafting_nothing(engine), name: engine}
-        runs = self._runs({BASELINE: self._baseline, name: engine})
-        parts = {each: self._parts(loops[each], several[-1]) for each, several in runs.items()}
+        gamma = self._sizes["gamma"]
+        drafter = SmallTransformer(self._target, model=lambda target: self._small)
+        engine = engine_of(self._target, drafter, DRAWN, compiled=True, gamma=gamma)
+        assisted = HuggingFaceGenerate(target=self._target, sampling=DRAWN, drafter=self._small, gamma=gamma)
+        loops = {BASELINE: drafting_nothing(engine), DRAFTER: engine}
+        runs = self._runs({BASELINE: self._baseline, DRAFTER: engine, ASSISTED: assisted})
+        parts = {each: self._parts(loop, runs[each][-1]) for each, loop in loops.items()}
         tally = engine.new_tally(detailed=False)
-        for each in runs[name]:
+        for each in runs[DRAFTER]:
             assert each.generation.tally is not None
             tally.add(each.generation.tally)
         metrics = all_metrics(
-            name,
+            DRAFTER,
             tally,
-            {each: [(run, parts[each]) for run in several] for each, several in runs.items()},
-            {each: [[run] for run in several] for each, several in runs.items()},
+            {each: [(run, parts[each]) for run in runs[each]] for each in loops},
+            {each: [[run] for run in runs[each]] for each in loops},
             {},
         )
-        for quantity in ("efficiency", "tau", "c", "d", "v"):
-            self._findings.measure(f"{self._name}, {name}: {quantity}", metrics[quantity])
-        self._findings.measure(f"{self._name}, {name}: speedup", metrics["speedup/measured"], "over the baseline")
+
+        def measure(quantity: str, value: float, unit: str = "") -> None:
+            self._findings.measure(f"{self._name}, {DRAFTER}: {quantity}", value, unit)
+
+        for quantity, metric in (("alpha", "alpha/empirical"), *((same, same) for same in OF_PARTS)):
+            measure(quantity, metrics[metric])
+        measure("speedup", metrics["speedup/measured"], "over the baseline")
+        ms = {name: statistics.median(decode_ms([each]) for each in several) for name, several in runs.items()}
+        measure("time per token", ms[DRAFTER], "ms")
+        measure(ASSISTED, ms[ASSISTED], "ms per token")
+        measure(f"over {ASSISTED}", ms[DRAFTER] / ms[ASSISTED])
 
     def _runs(self, decoders: Mapping[str, Decoder]) -> dict[str, list[Timed]]:
         """Timed generations by decoder, after two that compile and warm up."""

@@ -16,6 +16,7 @@ from experiments import gpu_acceptance
 from experiments.gpu import plain_options
 from experiments.gpu.all_steps import STEPS
 from experiments.gpu.findings import FAILED, HOLDS, NOT_MEASURED, load
+from experiments.gpu.parts import DRAFTERS, built, node_of
 from experiments.gpu.plain_options import folder_of, run_plainly, settings_from
 from experiments.proof.tiny_drafters import NAMES
 
@@ -66,10 +67,16 @@ def test_steps_have_sizes_and_named_drafters_exist():
     for sizes in (settings["full"], settings["miniature"]):
         assert set(sizes) == {"backend", *STEPS}
         named = [*(sizes["exactness"]["drafters"] or []), *sizes["synchronisations"]["drafters"],
-                 *sizes["synchronisations"]["compiled"], *sizes["graphs"]["drafters"], *sizes["speed"]["drafters"],
+                 *sizes["synchronisations"]["compiled"], *sizes["graphs"]["drafters"],
                  *set(sizes["exactness"]["compiled"]["decoders"]) - {"baseline"}]  # fmt: skip
         assert set(named) <= set(NAMES)
     assert sum(settings["full"][step]["seconds"] for step in STEPS) <= 540  # of ten minutes, with a minute in reserve
+
+
+def test_all_drafters_with_an_embedded_checkpoint_are_built_without_hydra():
+    assert set(NAMES) - set(DRAFTERS) == {"dflash", "eagle", "mtp", "peagle"}  # their paths are the user's
+    arms = built(node_of("online_bandit"), {"dtype": "float32", "attention": "auto"}).keywords["drafters"]
+    assert list(arms) == ["small_transformer", "prompt_lookup"]
 
 
 @pytest.fixture(scope="module")
