@@ -138,6 +138,7 @@ class Remote:
         new = [text[known:] for text, known in zip(sequences.texts, self._known, strict=True)]
         self._known = [len(text) for text in sequences.texts]
         active, stop, committed = torch.cat([sequences.active.unsqueeze(0), self._last]).cpu().numpy()
+        committed = np.minimum(committed, [len(text) for text in new])  # tokens after a stop string are not sent
         question: list[np.ndarray] = [
             active.astype(np.uint8),
             np.array([gamma], np.int32),

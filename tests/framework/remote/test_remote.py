@@ -81,8 +81,8 @@ def engine(target, drafter, sampling=GREEDY) -> Engine:
     )
 
 
-def generated(target, drafter, sampling=GREEDY):
-    return engine(target, drafter, sampling).generate(PROMPTS, stopping=STOPPING, seeds=[0, 1, 2])
+def generated(target, drafter, sampling=GREEDY, stopping=STOPPING):
+    return engine(target, drafter, sampling).generate(PROMPTS, stopping=stopping, seeds=[0, 1, 2])
 
 
 def plain(target, sampling=GREEDY):
@@ -297,6 +297,18 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
         assert got.tally.counts() == expected.tally.counts()
     assert got.tokens == plain(target)
     assert away.bytes_up > 0 and away.bytes_down > 0
+
+
+def test_a_row_may_end_by_a_stop_string_inside_an_accepted_draft(target, tmp_path):
+    model = load_draft_model(path=str(save_tiny(tmp_path / "twin")), dtype="float32", attention="sdpa")
+    twin = partial(SmallTransformer, model=model, top_k=None, bits=None)
+    away, here, reasons = remote(target, twin), twin(target=target), []
+    for token in sorted({*plain(target)[0]} - {*STOPPING.eos_ids})[:6]:
+        stops = replace(STOPPING, stop_strings=(target.tokenizer.decode([token]),), tokenizer=target.tokenizer)
+        got, expected = (generated(target, drafter, stopping=stops) for drafter in (away, here))
+        assert got.tokens == expected.tokens
+        reasons += got.finish_reasons
+    assert "stop_string" in reasons and got.tally.counts()["accepted"]
 
 
 @pytest.mark.parametrize(
