@@ -221,7 +221,7 @@ def _load_draft_model(target: Target, *, place: Place, path: str, dtype: str, at
     model = _load_model(place, dtype, target.device, attention)
     if model.config.is_encoder_decoder and not target.model.text_start:
         allowed = "a decoder-only model, since a decoder-only target has no source"
-        raise OptionError("path", path, allowed, "an encoder-decoder model")
+        raise OtherTargetError("path", path, allowed, "an encoder-decoder model")
     return as_draft_model(model, target, attention=attention, num_known=num_ids(tokenizer))
 
 

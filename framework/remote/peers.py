@@ -140,13 +140,18 @@ def check_drafter_of(factory: Callable[..., Drafter], tokenizer: PreTrainedToken
     Raises:
         ValueError, OSError: it cannot be built, or cannot draft for a target in another process.
     """
-    try:
-        built(factory, TargetFacts(tokenizer, num_ids(tokenizer), "", 2**30, [], None))
-    except OtherTargetError as error:
-        if not error.made_by:
-            raise
-        fault = "which is trained for one target and reads its states, in another process"
-        raise OptionError("drafter", name_of(factory), WITHOUT_STATES, fault) from error
+    refused: OtherTargetError | None = None
+    for text_start in ([], [0]):  # a target without an encoder, then one with an encoder
+        try:
+            built(factory, TargetFacts(tokenizer, num_ids(tokenizer), "", 2**30, text_start, None))
+            return
+        except OtherTargetError as error:
+            if error.made_by:
+                fault = "which is trained for one target and reads its states, in another process"
+                raise OptionError("drafter", name_of(factory), WITHOUT_STATES, fault) from error
+            refused = error
+    assert refused is not None
+    raise refused
 
 
 def serve(

@@ -576,7 +576,9 @@ def test_other_facts_end_in_one_line_and_the_worker_serves_on(target, monkeypatc
 
 
 def test_a_worker_builds_its_drafter_before_it_serves(target, small, tmp_path):
-    peers.check_drafter_of(small, target.tokenizer)
+    t5 = str(save_tiny(tmp_path / "t5", "t5"))
+    for factory in (small, partial(small, model=load_draft_model(path=t5, dtype="float32", attention="sdpa"))):
+        peers.check_drafter_of(factory, target.tokenizer)
     trained = partial(Peagle, path=str(save_tiny_peagle(tmp_path, target)), layer_numbers=None)
     broken = partial(PromptLookup, max_ngram=0, min_ngram=1, match="last")
     for factory, message in (
