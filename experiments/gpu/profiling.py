@@ -29,6 +29,7 @@ class DeviceWork:
 
     Attributes:
         kernels: number of runs by kernel.
+        times: seconds by kernel, over all its runs.
         to_host: copies from the GPU to the host.
         to_device: copies from the host to the GPU.
         graph_launches: launches of CUDA graphs.
@@ -36,6 +37,7 @@ class DeviceWork:
     """
 
     kernels: Counter[str] = field(default_factory=Counter)
+    times: Counter[str] = field(default_factory=Counter)
     to_host: int = 0
     to_device: int = 0
     graph_launches: int = 0
@@ -57,24 +59,28 @@ def profiled(run: Callable[[], object], device: torch.device) -> DeviceWork:
         run()
         clock.wait()
     seconds = time.perf_counter() - begun
-    work = work_of(profiler.key_averages())
-    return work if on_gpu else DeviceWork(seconds=seconds)
+    if not on_gpu:
+        return DeviceWork(seconds=seconds)
+    # `key_averages` takes 60 microseconds per event, and a round of eager kernels has thousands.
+    return work_of(profiler.profiler.kineto_results.events())
 
 
-def work_of(rows: Iterable[Any]) -> DeviceWork:
-    """Sum up a profile; a row is a name on one device, with its number of runs and its time in microseconds."""
+def work_of(events: Iterable[Any]) -> DeviceWork:
+    """Sum up a profile's events (`torch.autograd._KinetoEvent`)."""
     kernels: Counter[str] = Counter()
+    nanoseconds: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    microseconds = 0.0
-    for row in rows:
-        if row.device_type != DeviceType.CUDA:
-            counts[row.key] += row.count
-        elif row.key.startswith(("Memcpy", "Memset")):
-            counts[row.key.partition(" (")[0]] += row.count
-        elif not getattr(row, "is_user_annotation", False):
-            kernels[row.key] += row.count
-            microseconds += row.self_device_time_total
-    return DeviceWork(kernels, counts[TO_HOST], counts[TO_DEVICE], counts[GRAPH_LAUNCH], microseconds / 1e6)
+    for event in events:
+        name = event.name()
+        if event.device_type() != DeviceType.CUDA:
+            counts[name] += 1
+        elif name.startswith(("Memcpy", "Memset")):
+            counts[name.partition(" (")[0]] += 1
+        elif not event.is_user_annotation():
+            kernels[name] += 1
+            nanoseconds[name] += event.duration_ns()
+    times = Counter({name: count / 1e9 for name, count in nanoseconds.items()})
+    return DeviceWork(kernels, times, counts[TO_HOST], counts[TO_DEVICE], counts[GRAPH_LAUNCH], sum(times.values()))
 
 
 @contextmanager

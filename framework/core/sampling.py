@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from framework.core.option_error import OptionError
 
 LEAST_TEMPERATURE = 1e-30  # float32 logits up to 3e8, divided by it, stay finite
+LONGEST_SUM, BLOCK = 8192, 512  # entries of a cumulative sum in one piece, and of each block of a longer one
 ENTRIES_AT_ONCE, ENTRIES_ON_GPU = 2**22, 2**26  # logits copied per step of `prob_of`: 16 MB, and 256 MB on a GPU
 
 
@@ -137,8 +139,9 @@ def _in_nucleus(probs: Tensor, mass: Tensor | float) -> Tensor:
     bound = (least_by_bits if probs.device.type == "cpu" else least_by_sorting)(probs, mass)
     above, tied = probs > bound, probs == bound
     mass_above = torch.where(above, probs, 0.0).sum(-1, keepdim=True, dtype=torch.float64)
-    mass_before = mass_above + (tied.cumsum(-1) - 1) * bound.double()
-    return above | (tied & (mass_before < mass))
+    # As many of the tied ones as bring the mass above to `mass`; all of them if they have none themselves.
+    most = torch.ceil((mass - mass_above) / bound.double())
+    return above | (tied & (_cumsum(tied, torch.int32) <= most))
 
 
 def least_by_sorting(probs: Tensor, mass: Tensor | float) -> Tensor:
@@ -147,7 +150,7 @@ def least_by_sorting(probs: Tensor, mass: Tensor | float) -> Tensor:
     The bound is 0 if all entries sum to less.
     """
     ordered = probs.sort(-1, descending=True).values
-    num_below = (ordered.cumsum(-1, dtype=torch.float64) < mass).sum(-1, keepdim=True)
+    num_below = (_cumsum(ordered, torch.float64) < mass).sum(-1, keepdim=True)
     least = ordered.gather(-1, num_below.clamp(max=probs.shape[-1] - 1))
     return torch.where(num_below < probs.shape[-1], least, 0.0)
 
@@ -207,8 +210,43 @@ def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_several(probs: Tensor, uniforms: Tensor) -> Tensor:
     """K independent draws from each distribution: uniforms [..., K] -> [..., K] int64, otherwise as `draw`."""
-    cumulative = probs.double().cumsum(-1)
+    masses = probs.double()
+    if probs.shape[-1] <= LONGEST_SUM:
+        cumulative = masses.cumsum(-1)
+        return _first_beyond(cumulative, uniforms.double() * cumulative[..., -1:])
+    if probs.dim() == 1:  # one distribution for all
+        return draw_several(probs.unsqueeze(0), uniforms.reshape(1, -1)).view(uniforms.shape)
+    blocks = _in_blocks(masses)
+    ends = blocks.sum(-1).cumsum(-1)
+    bounds = uniforms.double() * ends[..., -1:]
+    block = _first_beyond(ends, bounds)
+    left = (bounds - pad(ends[..., :-1], (1, 0)).gather(-1, block)).clamp(min=0)
+    within = blocks.gather(-2, block.unsqueeze(-1).expand(*block.shape, BLOCK)).cumsum(-1)
+    place = _first_beyond(within, left.unsqueeze(-1)).squeeze(-1)
+    return (block * BLOCK + place).clamp_(max=probs.shape[-1] - 1)
+
+
+def _first_beyond(cumulative: Tensor, bounds: Tensor) -> Tensor:
+    """Index of the first cumulative mass [..., S] that exceeds each bound [..., K]; [..., K] int64."""
     total = cumulative[..., -1:]
-    # u * total can round up to total, beyond the last entry.
-    threshold = torch.minimum(uniforms.double() * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, threshold, right=True).clamp_(max=probs.shape[-1] - 1)
+    # A bound can round up to the total, beyond the last entry.
+    bounds = torch.minimum(bounds, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, bounds, right=True).clamp_(max=cumulative.shape[-1] - 1)
+
+
+def _cumsum(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cumulative sums [..., S] over the last axis."""
+    if values.shape[-1] <= LONGEST_SUM:
+        return values.cumsum(-1, dtype=dtype)
+    within = _in_blocks(values).cumsum(-1, dtype=dtype)
+    ends = within[..., -1].cumsum(-1, dtype=dtype)
+    before = pad(ends[..., :-1], (1, 0))
+    return (within + before.unsqueeze(-1)).flatten(-2)[..., : values.shape[-1]]
+
+
+def _in_blocks(values: Tensor) -> Tensor:
+    """[..., N, BLOCK] from [..., S]: consecutive blocks, the last one filled up with zeros.
+
+    A GPU sums the entries of one row one after the other, but rows side by side.
+    """
+    return pad(values, (0, -values.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))

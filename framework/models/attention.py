@@ -22,7 +22,8 @@ NAME, FLEX = OURS = ("fused", "flex")
 IMPLEMENTATIONS = (*OURS, "sdpa", "eager")
 AUTO = "auto"  # fused attention if the probe passes with it, else the model's own; no GPU has measured flex attention
 CHOICES = (AUTO, *IMPLEMENTATIONS)
-MOST_TOKENS = 16  # over all rows; sdpa is faster for more
+MOST_TOKENS = 16  # over all rows, on a CPU; sdpa is faster for more
+MOST_TOKENS_ON_GPU = 64  # per row; sdpa's kernels read the keys of a row and head one after the other
 # Arguments of transformers' sdpa, which is called if dropout or position_bias is in use.
 SDPA_ARGUMENTS = ("scaling", "is_causal", "dropout", "position_bias")
 # The added ones have no effect here: the mask includes windows, and queries and keys are already rotated.
@@ -78,9 +79,10 @@ def fused_attention(
 ) -> tuple[Tensor, None]:
     """Grouped-query attention that treats the heads with shared keys as more tokens of one head.
 
-    For few tokens in a compiled graph on a CPU it computes explicit sums, because a call of sdpa takes several times
-    as long. Causal passes without a mask, bool masks, position biases and dropout go to transformers' sdpa; the first
-    two only without softcap and sinks.
+    For few tokens it computes the scores itself: as explicit sums in a compiled graph on a CPU, where a call of sdpa
+    takes several times as long, and as matrix products on a GPU, where one long row keeps all processors busy. Causal
+    passes without a mask, bool masks, position biases and dropout go to transformers' sdpa; the first two only without
+    softcap and sinks.
 
     Args:
         module: the calling layer.
@@ -121,8 +123,9 @@ def fused_attention(
     if attention_mask is not None:
         attention_mask = attention_mask.repeat(1, 1, num_heads // key.shape[1], 1)
     scale = others.get("scaling") or size**-0.5
-    few = query.device.type == "cpu" and num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling()
-    if plain and not few:
+    on_gpu = query.device.type == "cuda"
+    few = not on_gpu and num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling()
+    if plain and not few and not (on_gpu and num_tokens <= MOST_TOKENS_ON_GPU):
         mixed = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scale)
     else:
         sinks = None if s_aux is None else s_aux.reshape(key.shape[1], -1, 1).expand(-1, -1, num_tokens).flatten(1)
@@ -198,6 +201,9 @@ def _is_off(argument: object) -> bool:
 
 def _products(query: Tensor, key: Tensor, few: bool) -> Tensor:
     """[B, K, N, W] float32 (float64 for float64 inputs) from [B, K, N, D] and [B, K, W, D]."""
+    if _is_half_on_gpu(key):
+        products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), out_dtype=torch.float32)
+        return products.unflatten(0, key.shape[:2])
     query, key = _at_least_float32(query), _at_least_float32(key)
     return (query.unsqueeze(3) * key.unsqueeze(2)).sum(4) if few else query @ key.transpose(2, 3)
 
@@ -218,8 +224,15 @@ def _softmax(scores: Tensor, mask: Tensor | None, softcap: float | None, sinks: 
 
 def _mixture(weights: Tensor, value: Tensor, few: bool) -> Tensor:
     """[B, K, N, E] from weights [B, K, N, W] and values [B, K, W, E]."""
+    if _is_half_on_gpu(value):
+        return weights.to(value.dtype) @ value
     value = value.to(weights.dtype)
     return (weights.unsqueeze(4) * value.unsqueeze(2)).sum(3) if few else weights @ value
+
+
+def _is_half_on_gpu(tensor: Tensor) -> bool:
+    """Whether products with a tensor are of half precision and summed in float32, as matrix units do."""
+    return tensor.device.type == "cuda" and tensor.dtype in (torch.bfloat16, torch.float16)
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

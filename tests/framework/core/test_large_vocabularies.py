@@ -71,7 +71,7 @@ def test_no_copy_of_all_distributions_is_made(sampling: Sampling, monkeypatch) -
     )
     cases = [(SpeculativeSampling(), draft) for draft in (chosen, drawn, few)] + [(TreeWalk(), chosen)]
     for rule, draft in cases:
-        assert verified(rule, draft, sampling) <= 2 * 30_000
+        assert verified(rule, draft, sampling) <= 2 * (30_000 + standardising.BLOCK)  # filled up to whole blocks
     monkeypatch.setattr(standardising, "ENTRIES_AT_ONCE", 10**9)  # control: all rows at once
     assert verified(SpeculativeSampling(), drawn, sampling) >= 2 * 9 * 30_000
 

@@ -17,7 +17,9 @@ from transformers import (
 )
 
 from framework.core.sampling import (
+    BLOCK,
     LEAST_TEMPERATURE,
+    LONGEST_SUM,
     Sampling,
     _in_nucleus,
     argmax,
@@ -157,6 +159,30 @@ def test_sorting_finds_the_nucleus_of_the_search_by_bits(dtype: torch.dtype) -> 
             expected = least_by_bits(masses, mass)
             assert torch.equal(least_by_sorting(masses, mass), expected)
     assert (expected == 0).all()
+
+
+def test_a_long_distribution_is_summed_in_blocks_as_in_one_piece() -> None:
+    """Parts of a power of two: sums are exact in any order; most masses are zero, among them whole blocks."""
+    random = torch.Generator().manual_seed(0)
+    parts = torch.randint(-20, 5, (3, 2 * LONGEST_SUM + 37), generator=random).clamp(min=0)
+    parts[0, : 3 * BLOCK], parts[1, -BLOCK:], parts[2] = 0, 0, 0
+    parts[2, 5 * BLOCK - 1] = 1
+    masses, cumulative = parts.float() / 2**20, parts.cumsum(1)
+    uniforms = torch.rand(3, 4000, generator=random, dtype=torch.float64)
+    uniforms[:, 0], uniforms[:, 1] = 0, ALMOST_ONE
+    uniforms[:, 2:400] = cumulative[:, 5:8000:20][:, :398] / cumulative[:, -1:]  # at the ends of masses, or nearly
+    found = draw_several(masses, uniforms)
+    assert (parts.gather(1, found) > 0).all()
+    bounds = (uniforms * cumulative[:, -1:]).minimum(torch.nextafter(cumulative[:, -1:].double(), torch.zeros(())))
+    assert torch.equal(found, torch.searchsorted(cumulative.double(), bounds, right=True))
+
+    for mass in (0.25, 0.75, 1.0):
+        wanted = mass * masses.sum(1, keepdim=True).double()
+        bound = least_by_bits(masses, wanted)
+        assert torch.equal(least_by_sorting(masses, wanted), bound)
+        above, tied = masses > bound, masses == bound
+        before = (masses * above).sum(1, keepdim=True).double() + (tied.cumsum(1) - 1) * bound.double()
+        assert torch.equal(_in_nucleus(masses, wanted), above | (tied & (before < wanted)))
 
 
 def test_temperature_zero_is_the_argmax_with_the_smallest_id_on_ties() -> None:
