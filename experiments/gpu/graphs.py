@@ -37,7 +37,8 @@ class Graphs:
 
     def __init__(self, findings: Findings, sizes: Mapping[str, Any], device: torch.device):
         self._findings, self._sizes = findings, sizes
-        self._target = random_target(sizes["target"], device=device, dtype="float32")
+        # In single precision, the rounding of other kernels changes a draw in some thousands of tokens.
+        self._target = random_target(sizes["target"], device=device, dtype="float64")
         self._prompts = random_prompts(self._target, sizes["prompt_tokens"])
 
     def check(self, name: str) -> None:

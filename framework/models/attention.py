@@ -5,6 +5,7 @@ B rows, M tokens read, W slots seen, K key-value heads, G query heads for each o
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -22,8 +23,8 @@ NAME, FLEX = OURS = ("fused", "flex")
 IMPLEMENTATIONS = (*OURS, "sdpa", "eager")
 AUTO = "auto"  # fused attention if the probe passes with it, else the model's own; no GPU has measured flex attention
 CHOICES = (AUTO, *IMPLEMENTATIONS)
-MOST_TOKENS = 16  # over all rows, on a CPU; sdpa is faster for more
-MOST_TOKENS_ON_GPU = 64  # per row; sdpa's kernels read the keys of a row and head one after the other
+MOST_TOKENS = 16  # over all rows, on a CPU; sdpa is faster for more, and takes several times as long for few
+MOST_TOKENS_ON_GPU = 32  # per row; one block of sdpa reads all keys of a row and head, so that few rows leave most idle
 # Arguments of transformers' sdpa, which is called if dropout or position_bias is in use.
 SDPA_ARGUMENTS = ("scaling", "is_causal", "dropout", "position_bias")
 # The added ones have no effect here: the mask includes windows, and queries and keys are already rotated.
@@ -79,10 +80,8 @@ def fused_attention(
 ) -> tuple[Tensor, None]:
     """Grouped-query attention that treats the heads with shared keys as more tokens of one head.
 
-    For few tokens it computes the scores itself: as explicit sums in a compiled graph on a CPU, where a call of sdpa
-    takes several times as long, and as matrix products on a GPU, where one long row keeps all processors busy. Causal
-    passes without a mask, bool masks, position biases and dropout go to transformers' sdpa; the first two only without
-    softcap and sinks.
+    Few tokens take another `Way` than sdpa. Causal passes without a mask, bool masks, position biases and dropout go to
+    transformers' sdpa; the first two only without softcap and sinks.
 
     Args:
         module: the calling layer.
@@ -119,20 +118,49 @@ def fused_attention(
     if causal and _is_causal(module, others.get("is_causal")):
         slots = torch.arange(key.shape[2], device=query.device)  # the tokens are in the first slots
         attention_mask = as_scores(slots <= slots[:num_tokens, None], query.dtype)[None, None]
+    scale = others.get("scaling") or size**-0.5
     shared = query.reshape(num_rows, key.shape[1], -1, size)  # [B, K, G * M, D]
     if attention_mask is not None:
         attention_mask = attention_mask.repeat(1, 1, num_heads // key.shape[1], 1)
-    scale = others.get("scaling") or size**-0.5
-    on_gpu = query.device.type == "cuda"
-    few = not on_gpu and num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling()
-    if plain and not few and not (on_gpu and num_tokens <= MOST_TOKENS_ON_GPU):
+    way = _way(query, plain)
+    if way is Way.SDPA:
         mixed = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scale)
+    elif way is Way.HEADS:
+        mixed = _one_token_of_many_heads(shared, key, value, attention_mask, scale)
     else:
         sinks = None if s_aux is None else s_aux.reshape(key.shape[1], -1, 1).expand(-1, -1, num_tokens).flatten(1)
-        scores = _products(shared, key, few) * scale
+        scores = _products(shared, key, way) * scale
         weights = _softmax(scores, attention_mask, softcap, sinks)
-        mixed = _mixture(weights, value, few).to(query.dtype)
+        mixed = _mixture(weights, value, way).to(query.dtype)
     return mixed.reshape(num_rows, num_heads, num_tokens, -1).transpose(1, 2).contiguous(), None
+
+
+class Way(Enum):
+    """Ways to compute attention over shared keys.
+
+    Attributes:
+        SDPA: PyTorch's kernel, in which one block reads all keys of a row and head.
+        HEADS: the same for one token of many heads, where cuDNN gives the keys of a row and head to several blocks.
+        PRODUCTS: matrix products and a softmax.
+        SUMS: explicit sums, which become one loop in a compiled graph on a CPU.
+    """
+
+    SDPA = "sdpa"
+    HEADS = "heads"
+    PRODUCTS = "products"
+    SUMS = "sums"
+
+
+def _way(query: Tensor, plain: bool) -> Way:
+    """The fastest way for a query [B, K * G, M, D] that has an implementation of its options."""
+    num_rows, _, num_tokens, _ = query.shape
+    if query.device.type == "cuda":
+        if num_tokens > MOST_TOKENS_ON_GPU:
+            return Way.SDPA if plain else Way.PRODUCTS
+        return Way.HEADS if plain and _is_half(query) and _cudnn_splits_keys() else Way.PRODUCTS
+    if num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling():
+        return Way.SUMS
+    return Way.SDPA if plain else Way.PRODUCTS
 
 
 def blockwise_attention(
@@ -199,13 +227,33 @@ def _is_off(argument: object) -> bool:
     return argument is None or argument is False
 
 
-def _products(query: Tensor, key: Tensor, few: bool) -> Tensor:
+def _one_token_of_many_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """[B, K, N, E] from [B, K, N, D], by a kernel for single tokens, which shares the keys of a head among blocks.
+
+    Args:
+        mask: [B, 1, N, W], added to the scores, or None.
+    """
+    num_heads = key.shape[1]
+    if mask is not None:
+        mask = mask.expand(-1, num_heads, -1, -1).flatten(1, 2).unsqueeze(2)
+    each = query.flatten(1, 2).unsqueeze(2)  # [B, K * N, 1, D]
+    mixed = scaled_dot_product_attention(each, key, value, attn_mask=mask, scale=scale, enable_gqa=query.shape[2] > 1)
+    return mixed.squeeze(2).unflatten(1, (num_heads, -1))
+
+
+@torch.compiler.assume_constant_result
+def _cudnn_splits_keys() -> bool:
+    """Whether sdpa of half precision goes to cuDNN, which has kernels for single tokens: since Hopper."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+
+def _products(query: Tensor, key: Tensor, way: Way) -> Tensor:
     """[B, K, N, W] float32 (float64 for float64 inputs) from [B, K, N, D] and [B, K, W, D]."""
-    if _is_half_on_gpu(key):
+    if key.device.type == "cuda" and _is_half(key):  # matrix units sum half precision in float32
         products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), out_dtype=torch.float32)
         return products.unflatten(0, key.shape[:2])
     query, key = _at_least_float32(query), _at_least_float32(key)
-    return (query.unsqueeze(3) * key.unsqueeze(2)).sum(4) if few else query @ key.transpose(2, 3)
+    return (query.unsqueeze(3) * key.unsqueeze(2)).sum(4) if way is Way.SUMS else query @ key.transpose(2, 3)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
@@ -222,17 +270,16 @@ def _softmax(scores: Tensor, mask: Tensor | None, softcap: float | None, sinks: 
     return weights / (weights.sum(3, keepdim=True) + (sinks - highest).exp())
 
 
-def _mixture(weights: Tensor, value: Tensor, few: bool) -> Tensor:
+def _mixture(weights: Tensor, value: Tensor, way: Way) -> Tensor:
     """[B, K, N, E] from weights [B, K, N, W] and values [B, K, W, E]."""
-    if _is_half_on_gpu(value):
+    if value.device.type == "cuda" and _is_half(value):
         return weights.to(value.dtype) @ value
     value = value.to(weights.dtype)
-    return (weights.unsqueeze(4) * value.unsqueeze(2)).sum(3) if few else weights @ value
+    return (weights.unsqueeze(4) * value.unsqueeze(2)).sum(3) if way is Way.SUMS else weights @ value
 
 
-def _is_half_on_gpu(tensor: Tensor) -> bool:
-    """Whether products with a tensor are of half precision and summed in float32, as matrix units do."""
-    return tensor.device.type == "cuda" and tensor.dtype in (torch.bfloat16, torch.float16)
+def _is_half(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

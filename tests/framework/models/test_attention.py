@@ -7,7 +7,8 @@ import torch
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward as gemma2_attention
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_attention
 
-from framework.models.attention import as_scores, fused_attention
+from framework.models import attention
+from framework.models.attention import Way, as_scores, fused_attention
 
 ROWS, HEADS, SHARED, SLOTS, SIZE, VALUE_SIZE = 2, 4, 2, 9, 8, 6
 
@@ -16,10 +17,12 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("few", [False, True], ids=["products", "sums"])
+@pytest.mark.parametrize("way", [None, *Way])
 @pytest.mark.parametrize("mask", ["additive", "bool", "causal", "none"])
 @pytest.mark.parametrize("kind", ["plain", "softcap", "sinks"])
-def test_it_is_eager_attention(monkeypatch, kind, mask, few):
+def test_it_is_eager_attention(monkeypatch, kind, mask, way):
+    if kind != "plain" and way in (Way.SDPA, Way.HEADS):
+        pytest.skip("sdpa has neither softcap nor sinks")
     num_tokens = {"causal": SLOTS, "none": 1}.get(mask, 3)
     query = drawn(ROWS, HEADS, num_tokens, SIZE, seed=0)
     key, value = drawn(ROWS, SHARED, SLOTS, SIZE, seed=1), drawn(ROWS, SHARED, SLOTS, VALUE_SIZE, seed=2)
@@ -31,18 +34,17 @@ def test_it_is_eager_attention(monkeypatch, kind, mask, few):
     eager = gpt_oss_attention if kind == "sinks" else gemma2_attention
     expected, _ = eager(layer, query, key, value, as_scores(seen, query.dtype), scaling=0.3, **extra)
     given = {"additive": as_scores(seen, query.dtype), "bool": seen}.get(mask)
-    if few:
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-        monkeypatch.setattr("framework.models.attention.MOST_TOKENS", ROWS * SLOTS)
+    if way is not None:
+        monkeypatch.setattr(attention, "_way", lambda query, plain: way)
     got, weights = fused_attention(layer, query, key, value, given, scaling=0.3, sliding_window=3, **extra)
     assert weights is None
     assert got.shape == expected.shape and torch.allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("few", [False, True], ids=["products", "sums"])
+@pytest.mark.parametrize("way", [Way.PRODUCTS, Way.SUMS])
 @pytest.mark.parametrize("kind", ["softcap", "sinks"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_is_rounded_once_at_the_end(monkeypatch, dtype, kind, few):
+def test_half_precision_is_rounded_once_at_the_end(monkeypatch, dtype, kind, way):
     query, key, value = (
         drawn(ROWS, heads, tokens, 64, seed=seed).to(dtype)
         for seed, (heads, tokens) in enumerate([(HEADS, 3), (SHARED, SLOTS), (SHARED, SLOTS)])
@@ -50,9 +52,7 @@ def test_half_precision_is_rounded_once_at_the_end(monkeypatch, dtype, kind, few
     layer = SimpleNamespace(num_key_value_groups=2, is_causal=True, training=False)
     extra = {"softcap": {"softcap": 1.5}, "sinks": {"s_aux": drawn(HEADS, seed=4)}}[kind]
     mask = torch.zeros(ROWS, 1, 3, SLOTS)
-    if few:
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-        monkeypatch.setattr("framework.models.attention.MOST_TOKENS", ROWS * SLOTS)
+    monkeypatch.setattr(attention, "_way", lambda query, plain: way)
     got, _ = fused_attention(layer, query, key, value, mask.to(dtype), scaling=0.3, **extra)
     exact, _ = fused_attention(layer, query.double(), key.double(), value.double(), mask.double(), scaling=0.3, **extra)
     assert got.dtype == dtype
