@@ -1,5 +1,6 @@
 """Timings of whole generations and of the separate parts of a round."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -34,6 +35,11 @@ from framework.models.tensor_parallel import agreed
 BLOCKS = 3  # each part is timed in this many separate blocks, because the machine's speed drifts
 WARM_UP_SECONDS = 0.05
 WARM_UP_RUNS = 3  # a CUDA graph is replayed from the third run on
+ATTENTION_KERNELS = (
+    torch.ops.aten._scaled_dot_product_cudnn_attention,
+    torch.ops.aten._scaled_dot_product_efficient_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention,
+)
 READING = ("prefill", "begin")  # stages before the first round
 
 
@@ -539,9 +545,21 @@ def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int) -> 
 
 
 def _operations(run: Callable[[], object]) -> int:
-    with FlopCounterMode(display=False) as counter:
+    formulas = dict.fromkeys(ATTENTION_KERNELS, attention_operations)
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         run()
     return counter.get_total_flops()
+
+
+def attention_operations(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """Operations of attention between tensors of these shapes; heads may share keys, as PyTorch counts since 2.13.
+
+    Args:
+        query: B, number of heads, M, D.
+        key: B, number of key-value heads, W, D.
+        value: B, number of key-value heads, W, E.
+    """
+    return 2 * math.prod(query[:3]) * key[2] * (query[3] + value[3])
 
 
 def _experts(model: CachedLM, run: Callable[[], object]) -> TouchedExperts:

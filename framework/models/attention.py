@@ -119,14 +119,15 @@ def fused_attention(
         slots = torch.arange(key.shape[2], device=query.device)  # the tokens are in the first slots
         attention_mask = as_scores(slots <= slots[:num_tokens, None], query.dtype)[None, None]
     scale = others.get("scaling") or size**-0.5
+    way = _way(query, plain)
+    if way is Way.HEADS:
+        mixed = _one_token_of_many_heads(query, key, value, attention_mask, scale)
+        return mixed.transpose(1, 2).contiguous(), None
     shared = query.reshape(num_rows, key.shape[1], -1, size)  # [B, K, G * M, D]
     if attention_mask is not None:
         attention_mask = attention_mask.repeat(1, 1, num_heads // key.shape[1], 1)
-    way = _way(query, plain)
     if way is Way.SDPA:
         mixed = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scale)
-    elif way is Way.HEADS:
-        mixed = _one_token_of_many_heads(shared, key, value, attention_mask, scale)
     else:
         sinks = None if s_aux is None else s_aux.reshape(key.shape[1], -1, 1).expand(-1, -1, num_tokens).flatten(1)
         scores = _products(shared, key, way) * scale
@@ -228,17 +229,18 @@ def _is_off(argument: object) -> bool:
 
 
 def _one_token_of_many_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """[B, K, N, E] from [B, K, N, D], by a kernel for single tokens, which shares the keys of a head among blocks.
+    """[B, H, M, E] from [B, H, M, D], by a kernel for single tokens, which shares the keys of a head among blocks.
 
     Args:
-        mask: [B, 1, N, W], added to the scores, or None.
+        mask: [B, 1, M, W], added to the scores, or None.
     """
-    num_heads = key.shape[1]
-    if mask is not None:
+    num_heads, num_tokens = query.shape[1:3]
+    if mask is not None and num_tokens > 1:
         mask = mask.expand(-1, num_heads, -1, -1).flatten(1, 2).unsqueeze(2)
-    each = query.flatten(1, 2).unsqueeze(2)  # [B, K * N, 1, D]
-    mixed = scaled_dot_product_attention(each, key, value, attn_mask=mask, scale=scale, enable_gqa=query.shape[2] > 1)
-    return mixed.squeeze(2).unflatten(1, (num_heads, -1))
+    each = query.flatten(1, 2).unsqueeze(2)  # [B, H * M, 1, D]
+    grouped = each.shape[1] > key.shape[1]
+    mixed = scaled_dot_product_attention(each, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    return mixed.squeeze(2).unflatten(1, (num_heads, num_tokens))
 
 
 @torch.compiler.assume_constant_result
