@@ -21,7 +21,7 @@ NAME, FLEX = OURS = ("fused", "flex")
 # Flash attention takes no explicit mask. transformers' flex attention repeats keys unless the number of heads is a
 # power of two, and on a CPU compiles a kernel for every shape of an eager pass.
 IMPLEMENTATIONS = (*OURS, "sdpa", "eager")
-AUTO = "auto"  # fused attention if the probe passes with it, else the model's own; no GPU has measured flex attention
+AUTO = "auto"  # fused attention if the probe passes with it, else the model's own
 CHOICES = (AUTO, *IMPLEMENTATIONS)
 MOST_TOKENS = 16  # over all rows, on a CPU; sdpa is faster for more, and takes several times as long for few
 MOST_TOKENS_ON_GPU = 32  # per row; one block of sdpa reads all keys of a row and head, so that few rows leave most idle
