@@ -18,7 +18,7 @@ from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import ShouldContinue, hidden_layers_of, most_nodes, proposal
 from framework.core.sequences import Prompt, Sequences, text_of
 from framework.core.tree import Tree
-from framework.decoding.compiled import Compiled, drafts_outside, longest_as_input
+from framework.decoding.compiled import Compiled, can_be_queued, drafts_outside, longest_as_input
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.refill import Queue
@@ -382,7 +382,8 @@ def time_parts(
     depths = ends if timer.compiled or not every_depth else range(len(nodes))
     passes = [begun.target_pass(timer, depth) for depth in depths]
     proposing = [begun.drafting(timer)] if nodes[1:] else []
-    medians = _medians(passes, proposing, engine.target.model, repeats)
+    queues = timer.compiled and can_be_queued(engine.drafter, engine.gamma_policy, engine.target.device)
+    medians = _medians(passes, proposing, engine.target.model, repeats, waits=not queues)
     return PartTimes(
         one_row=medians[0],
         nodes=nodes,
@@ -464,12 +465,18 @@ def _drafts(engine: Engine, sequences: Sequences, uniforms: Tensor, texts: Seque
 
 
 def _medians(
-    passes: list[Callable[[], object]], proposing: list[Callable[[], object]], model: CachedLM, repeats: int
+    passes: list[Callable[[], object]],
+    proposing: list[Callable[[], object]],
+    model: CachedLM,
+    repeats: int,
+    *,
+    waits: bool,
 ) -> list[float]:
-    """Median seconds of each run, interleaved as in a decoding loop."""
+    """Median seconds of each run, interleaved as in a decoding loop, whose host waits in every round or does not."""
     # Plain decoding repeats one-row passes; a round alternates drafting and the deepest pass.
     turns = [[run] for run in passes[:-1]] + [passes[-1:] + proposing]
-    blocks = [[_in_turns(turn, model, -(-repeats // BLOCKS)) for turn in turns] for _ in range(BLOCKS)]
+    times = -(-repeats // BLOCKS)
+    blocks = [[_in_turns(turn, model, times, waits=waits) for turn in turns] for _ in range(BLOCKS)]
     return [
         statistics.median(second for block in blocks for second in block[turn][place])
         for turn, runs in enumerate(turns)
@@ -516,10 +523,11 @@ def drafting_nothing(engine: Engine) -> Engine:
     )
 
 
-def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int) -> list[list[float]]:
+def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int, *, waits: bool) -> list[list[float]]:
     """Run the parts in rotation, `times` each after a warm-up that fills the cache.
 
-    On a GPU the host waits after each target pass, the first run of a rotation, as in a decoding loop.
+    Args:
+        waits: whether the host waits for a GPU after each target pass, the first run of a rotation.
 
     Returns:
         Seconds of each run of each part.
@@ -537,7 +545,7 @@ def _in_turns(runs: list[Callable[[], object]], model: CachedLM, times: int) -> 
     for number, run in enumerate(runs * times):
         run()
         moments.append(clock.now())
-        if number % len(runs) == 0:
+        if waits and number % len(runs) == 0:
             clock.wait()
     clock.wait()
     seconds = [clock.seconds(begin, end) for begin, end in pairwise(moments)]

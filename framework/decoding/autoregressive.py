@@ -8,12 +8,12 @@ from torch import Tensor
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import Uniforms
-from framework.decoding.compiled import Compiled, longest_as_input
+from framework.decoding.compiled import Compiled, longest_as_input, runs_later
 from framework.decoding.device_round import Rows
 from framework.decoding.generation import Generation
 from framework.decoding.prefill import prefill, prefill_rows
 from framework.decoding.refill import Queue, Refill
-from framework.decoding.round_summary import StepSummary
+from framework.decoding.round_summary import Pipeline, StepSummary
 from framework.decoding.stopping import Finisher, Stopping
 from framework.metrics.stopwatch import Stage, Stopwatch, untimed
 from framework.models.target import Target
@@ -35,6 +35,7 @@ class Autoregressive:
         self.target = target
         self.sampling = sampling
         self._graph = Compiled(self._on_device, target.device, name="a step of plain decoding") if compiled else None
+        self._can_queue = compiled and runs_later(target.device)
 
     @torch.no_grad()
     def generate(
@@ -71,13 +72,16 @@ class Autoregressive:
             )
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)
-            packed = self._commit(output.logits, sequences, finisher, uniforms.next_round())
-            finisher.read(StepSummary.unpack(packed))
+            finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, uniforms.next_round())))
         rows, num_steps = Rows(sequences, finisher), 0
         self._refill(rows, uniforms, refill, stopwatch)
         stopwatch.end_round()
+        pipeline, can_queue = Pipeline(), self._can_queue and not (stopping.stop_strings or refill.waiting)
         while finisher.most_remaining:
-            packed = self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage)
+            packed = pipeline.next_summary(
+                lambda: self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage),
+                another=can_queue and finisher.most_remaining > 1,
+            )
             with stopwatch.stage("commit"):
                 finisher.read(StepSummary.unpack(packed))
             num_steps += 1

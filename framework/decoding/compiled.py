@@ -26,6 +26,7 @@ from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms
 from framework.decoding.device_round import Decoding, DeviceRound
 from framework.decoding.stopping import Finisher
+from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.kernels.packed_linear import use_packed_linear
 
@@ -58,6 +59,11 @@ def why_not(device: torch.device) -> str | None:
 def freezes_weights(device: torch.device) -> bool:
     """Whether graphs for this device hold packed weights as constants."""
     return device.type == "cpu"
+
+
+def runs_later(device: torch.device) -> bool:
+    """Whether a graph's call returns before its work is done, so that the next one can be queued meanwhile."""
+    return device.type != "cpu"
 
 
 class Compiled:
@@ -207,12 +213,17 @@ def _numbers_only(guards: Sequence[Any]) -> list[bool]:
 
 
 class CompiledRound:
-    """The device's part of a round as one compiled graph, without the draft if drafting involves the host."""
+    """The device's part of a round as one compiled graph, without the draft if drafting involves the host.
+
+    Attributes:
+        can_be_queued: as the function of this name.
+    """
 
     def __init__(self, on_device: DeviceRound, gamma_policy: GammaPolicy):
         self._on_device = on_device
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
+        self.can_be_queued = can_be_queued(on_device.drafter, gamma_policy, on_device.target.device)
         run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
         self._graph = Compiled(run, on_device.target.device, name="a round")
 
@@ -259,6 +270,12 @@ def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
     """Whether drafting involves the host: the drafter runs there, or the gamma policy may end a draft early."""
     ends_them = gamma_policy.should_continue is not None and is_stepwise(drafter)
     return ends_them or drafts_on_host(drafter)
+
+
+def can_be_queued(drafter: Drafter, gamma_policy: GammaPolicy, device: torch.device) -> bool:
+    """Whether a compiled round can be queued before the host has read the round before."""
+    drafts_there = not gamma_policy.max_gamma or not drafts_outside(drafter, gamma_policy)
+    return runs_later(device) and drafts_there and isinstance(gamma_policy, Fixed)
 
 
 def longest_as_input(sequences: Sequences) -> int:

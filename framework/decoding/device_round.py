@@ -4,7 +4,7 @@ It can therefore be queued as a whole and compiled into one graph (`framework.de
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from framework.core.drafter import Drafter, ShouldContinue, drafts_on_host, hidd
 from framework.core.sampling import Sampling, draw
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms
-from framework.decoding.round_summary import RoundSummary
+from framework.decoding.round_summary import HostCopy, Pipeline, RoundSummary
 from framework.decoding.stopping import Finisher
 from framework.metrics.stopwatch import Stage, Stopwatch, untimed
 from framework.metrics.tally import Tally
@@ -48,6 +48,7 @@ class Decoding(Rows):
     on_round: Callable[[Outcome], None] | None = None
     gamma: int = 0  # of the latest compiled round
     num_undrafted: int = 0  # compiled rounds without a draft since the latest draft
+    pipeline: Pipeline = field(default_factory=Pipeline)
 
     @property
     def is_observed(self) -> bool:
@@ -219,7 +220,7 @@ class DeviceRound:
         return outcome, summary.pack()
 
     @staticmethod
-    def read(rows: Rows, packed: Tensor) -> Readout:
+    def read(rows: Rows, packed: Tensor | HostCopy) -> Readout:
         """Unpack a `RoundSummary` and update the host's state from it."""
         # The last token of a budget is the replaced or bonus token.
         max_depth = [left - 1 for left in rows.finisher.left]

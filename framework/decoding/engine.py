@@ -25,6 +25,7 @@ from framework.decoding.device_round import Decoding, DeviceRound, Rows
 from framework.decoding.generation import Generation
 from framework.decoding.prefill import prefill, prefill_rows
 from framework.decoding.refill import Queue, Refill
+from framework.decoding.round_summary import HostCopy
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors
 from framework.metrics.stopwatch import Stopwatch
@@ -128,8 +129,10 @@ class Engine:
         )
         self._refill(decoding, refill)
         decoding.stopwatch.end_round()
+        # The host ends rows at stop strings, and begins waiting prompts, between rounds.
+        queues = self.queues_rounds and not (stopping.stop_strings or refill.waiting or decoding.is_observed)
         while decoding.finisher.most_remaining:
-            self.round(decoding)
+            self.round(decoding, queues=queues)
             decoding.stopwatch.end_round()
             self._refill(decoding, refill)
         return Generation(tokens=refill.tokens, finish_reasons=refill.finish_reasons, tally=decoding.tally)
@@ -227,21 +230,37 @@ class Engine:
         )
 
     @property
+    def queues_rounds(self) -> bool:
+        """Whether a round can be queued before the host has read the round before."""
+        return self._graph is not None and self._graph.can_be_queued
+
+    @property
     def max_nodes(self) -> int:
         """Largest number of nodes in a draft."""
         return most_nodes(self.drafter, self.gamma_policy.max_gamma)
 
-    def round(self, decoding: Decoding) -> Readout:
-        """Draft up to gamma tokens, verify them in one target pass, commit the accepted path and one more token."""
-        gamma, uniforms = self.gamma_policy.next_gamma(), decoding.next_uniforms()
-        if self._graph is not None and not decoding.is_observed:
-            packed = self._graph.run(decoding, gamma, uniforms)
-        else:
-            draft = self._propose(decoding, gamma, uniforms)
-            packed = self._verify_and_commit(decoding, draft, uniforms)
+    def round(self, decoding: Decoding, *, queues: bool = False) -> Readout:
+        """Draft up to gamma tokens, verify them in one target pass, commit the accepted path and one more token.
+
+        Args:
+            queues: whether to queue the next round before the host waits for this one, so that the device never waits
+                for the host; the caller leaves the decoding alone in between.
+        """
+        gamma = self.gamma_policy.next_gamma()
+        packed = decoding.pipeline.next_summary(
+            lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
+        )
         readout = self._observe(decoding, packed, gamma)
         self._prepare_next(decoding)
         return readout
+
+    def _run(self, decoding: Decoding, gamma: int) -> Tensor:
+        """Run the device's part of a round; returns the packed `RoundSummary`."""
+        uniforms = decoding.next_uniforms()
+        if self._graph is not None and not decoding.is_observed:
+            return self._graph.run(decoding, gamma, uniforms)
+        draft = self._propose(decoding, gamma, uniforms)
+        return self._verify_and_commit(decoding, draft, uniforms)
 
     def _propose(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Draft:
         """Draft at most gamma tokens deep; in detailed mode, check the draft and all its probabilities."""
@@ -279,7 +298,7 @@ class Engine:
             decoding.on_round(outcome)
         return packed
 
-    def _observe(self, decoding: Decoding, packed: Tensor, gamma: int) -> Readout:
+    def _observe(self, decoding: Decoding, packed: Tensor | HostCopy, gamma: int) -> Readout:
         """Read the round's summary on the host; pass it to the gamma policy and the tally."""
         with decoding.stopwatch.stage("observe"):
             readout = self._on_device.read(decoding, packed)

@@ -3,6 +3,7 @@
 B rows, M most tokens that a row may commit in a round.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -10,6 +11,52 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+
+
+class HostCopy:
+    """A packed summary on its way to the host, queued behind the work that computes it.
+
+    The graph that made the summary may run again at once: only `tolist` waits.
+    """
+
+    def __init__(self, packed: Tensor):
+        is_queued = packed.device.type != "cpu"
+        numbers = torch.empty_like(packed, device="cpu", pin_memory=is_queued)
+        self._numbers = numbers.copy_(packed, non_blocking=is_queued)
+        self._is_done = torch.get_device_module(packed.device).Event() if is_queued else None
+        if self._is_done is not None:
+            self._is_done.record()
+
+    def tolist(self) -> list[list[int]]:
+        """The numbers of each row; waits for the copy."""
+        if self._is_done is not None:
+            self._is_done.synchronize()
+        rows: list[list[int]] = self._numbers.tolist()
+        return rows
+
+
+class Pipeline:
+    """Runs of the device's part of a round, the next of which can be queued before the host reads a summary.
+
+    A GPU then computes the next round while the host reads this one. The host must change nothing in between.
+    """
+
+    def __init__(self) -> None:
+        self._queued: Tensor | None = None
+
+    def next_summary(self, run: Callable[[], Tensor], *, another: bool) -> "Tensor | HostCopy":
+        """Packed summary of the next run.
+
+        Args:
+            run: runs once and returns the packed summary, which the run after it overwrites.
+            another: whether to queue one more run, whose summary is the next.
+        """
+        packed, self._queued = run() if self._queued is None else self._queued, None
+        if not another:
+            return packed
+        summary = HostCopy(packed)
+        self._queued = run()
+        return summary
 
 
 @dataclass(frozen=True)
@@ -36,7 +83,7 @@ class StepSummary(Generic[T]):
         return torch.cat([torch.stack(columns, 1), tokens], 1)
 
     @classmethod
-    def unpack(cls, packed: Tensor) -> Self:
+    def unpack(cls, packed: Tensor | HostCopy) -> Self:
         """Lists of the fields that `pack` packed; waits for the device."""
         rows = packed.tolist()
         columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(cls.COLUMNS)}

@@ -55,8 +55,8 @@ def by_gamma(monkeypatch) -> dict[int, float]:
     took, now, before = {0: 2.0, 1: 3.0, 2: 4.5}, [0.0], [0]
     own = Engine.round
 
-    def timed(self, decoding):
-        readout = own(self, decoding)
+    def timed(self, decoding, **options):
+        readout = own(self, decoding, **options)
         gamma = readout.num_nodes
         now[0] += (took[gamma] + 0.5 * (gamma > 0 and before[0] == 0)) / 1000
         before[0] = gamma

@@ -14,7 +14,11 @@ from framework.core import fixed_buffer
 from framework.core.sampling import Sampling
 from framework.decoding import autoregressive, compiled
 from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.compiled import Compiled
 from framework.decoding.engine import Engine
+from framework.decoding.generation import Generation
+from framework.decoding.refill import Queue
+from framework.decoding.round_summary import HostCopy
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.models.cached_lm import CachedLM
@@ -43,7 +47,11 @@ class Traced:
 
 @pytest.fixture
 def traced(monkeypatch) -> list[Traced]:
-    """Graphs traced from now on, as on a GPU: weights are inputs, passes see all slots, buffers are marked."""
+    """Graphs traced from now on, as on a GPU.
+
+    Weights are inputs, passes see all slots, buffers are marked, rounds are queued, and each overwrites the outputs of
+    the one before.
+    """
     torch._dynamo.reset()
     graphs: list[Traced] = []
 
@@ -52,23 +60,32 @@ def traced(monkeypatch) -> list[Traced]:
         mutated = frozenset(number for number, given in enumerate(meta.input_info) if given.mutates_data)
         graphs.append(Traced(meta.num_outputs, mutated, frozenset(meta.static_input_indices), addresses := set()))
 
+        outputs = []
+
         def run(arguments):
             addresses.add(tuple(arguments[number].data_ptr() for number in sorted(mutated)))
-            return graph.forward(*arguments)
+            results = graph.forward(*arguments)
+            outputs[:] = outputs or [each.clone() for each in results]
+            return [output.copy_(each) for output, each in zip(outputs, results, strict=True)]
 
         return make_boxed_func(lambda *arguments: run(arguments))
 
     monkeypatch.setattr(fixed_buffer, "UNMARKED", ())
     for module in (compiled, autoregressive):
         monkeypatch.setattr(module, "longest_as_input", lambda sequences: sequences.tokens.shape[1])
+        monkeypatch.setattr(module, "runs_later", lambda device: True)
     monkeypatch.setattr(compiled, "freezes_weights", lambda device: False)
     monkeypatch.setitem(compiled.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
     return graphs
 
 
-def tokens_of(decoder, prompts=RAGGED) -> list[list[int]]:
-    stopping = Stopping(max_new_tokens=9)
-    return decoder.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tokens
+def tokens_of(decoder, prompts=RAGGED, **stops) -> list[list[int]]:
+    return generated(decoder, prompts, **stops).tokens
+
+
+def generated(decoder, prompts=RAGGED, queue=None, **stops) -> Generation:
+    stopping, seeds = Stopping(max_new_tokens=9, **stops), list(range(len(prompts)))
+    return decoder.generate(prompts, stopping=stopping, seeds=seeds, queue=queue and Queue(len(prompts), queue))
 
 
 def decoders(target: Target, name: str) -> list:
@@ -97,6 +114,35 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
         assert each.num_outputs == 1, "only the summary"
         assert each.mutated and each.mutated <= each.fixed
         assert len(each.addresses) == 1, "recorded again in every generation"
+
+
+@pytest.mark.parametrize("name", ["baseline", "medusa"])
+def test_rounds_are_queued_unless_the_host_acts_between_them(name, traced, monkeypatch):
+    target = tiny_target(num_hidden_layers=1)
+    eager, graph = decoders(target, name)
+    runs, queued = [], []
+    call, copy = Compiled.__call__, HostCopy.__init__
+    monkeypatch.setattr(Compiled, "__call__", lambda *given: runs.append(given) or call(*given))
+    monkeypatch.setattr(HostCopy, "__init__", lambda *given: queued.append(given) or copy(*given))
+
+    def check(**options) -> tuple[int, int]:
+        """Check that the tokens are the eager ones; returns the superfluous rounds, and the queued ones."""
+        runs.clear()
+        queued.clear()
+        compiled_ones, eager_ones = (generated(each, **options) for each in (graph, eager))
+        assert compiled_ones.tokens == eager_ones.tokens
+        assert compiled_ones.finish_reasons == eager_ones.finish_reasons
+        assert compiled_ones.num_passes == eager_ones.num_passes
+        return len(runs) - compiled_ones.num_passes, len(queued)
+
+    text = tokens_of(eager, RAGGED[:1])[0]
+    superfluous, num_queued = check()
+    assert superfluous == 0 and num_queued > 1, "a budget ends exactly"
+    superfluous, num_queued = check(prompts=RAGGED[:1], eos_ids=(text[4],))
+    assert superfluous == 1 and num_queued > 0, "the host learns too late of an end of text"
+    string = target.tokenizer.decode(text[4:5])
+    assert check(stop_strings=(string,), tokenizer=target.tokenizer) == (0, 0)
+    assert check(prompts=[*RAGGED, *RAGGED], queue=2)[1] == 0
 
 
 @pytest.mark.slow
