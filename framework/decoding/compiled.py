@@ -1,6 +1,5 @@
 """Compiled graphs (torch.compile): a round as one call, without Python or synchronisation between its parts."""
 
-import hashlib
 import inspect
 import logging
 import time
@@ -14,9 +13,8 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_cpp_compiler
-from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.exc import InvalidCxxCompiler
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.core.draft import Draft
@@ -30,10 +28,10 @@ from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.kernels.packed_linear import use_packed_linear
 
-# On a CPU these options matter more than compilation itself: weights are constants, products of few rows that
-# `use_packed_linear` leaves as they are get their own kernels, and the kernels are called from C++.
+# On a CPU these options matter more than compilation itself. Weights are inputs of the machine code, which the
+# compiler's cache on the disk then keeps together with the graph that it was made from, for all models of equal shapes.
 CPU_OPTIONS = {
-    "freezing": True,
+    "freezing": False,
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP,ATEN",
     "cpp_wrapper": True,
@@ -56,8 +54,8 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
-def freezes_weights(device: torch.device) -> bool:
-    """Whether graphs for this device hold packed weights as constants."""
+def packs_weights(device: torch.device) -> bool:
+    """Whether graphs for this device read packed weights."""
     return device.type == "cpu"
 
 
@@ -78,7 +76,7 @@ class Compiled:
         """
         self._run = run
         self._name = name
-        self._freezes = freezes_weights(device)
+        self._packs = packs_weights(device)
         self._isolates = "isolate_recompiles" in inspect.signature(torch.compile).parameters  # from PyTorch 2.13 on
         self._graphs: dict[Hashable, Callable[..., Any]] = {}
         self._buffers = FixedBuffers()
@@ -106,7 +104,7 @@ class Compiled:
 
     def _called(self, shape: Hashable, arguments: tuple[Any, ...]) -> Any:
         many = nullcontext() if self._isolates else torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
-        with _constant_weights() if self._freezes else nullcontext(), many:
+        with _weights_as_attributes() if self._packs else nullcontext(), many:
             return self._graphs[shape](*arguments)
 
     def _new_graph(self) -> Callable[..., Any]:
@@ -116,7 +114,7 @@ class Compiled:
             fullgraph=True,
             dynamic=False,
             **({"isolate_recompiles": True, "recompile_limit": MOST_NUMBERS} if isolated else {}),
-            backend=BACKENDS["cpu" if self._freezes else "cuda"],
+            backend=BACKENDS["cpu" if self._packs else "cuda"],
             options={"guard_filter_fn": _numbers_only},
         )
         return graph
@@ -132,8 +130,8 @@ def _with_own_code(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _constant_weights() -> Iterator[None]:
-    # Weights become constants only if this is set before tracing begins; among a backend's options it is too late.
+def _weights_as_attributes() -> Iterator[None]:
+    # A traced graph then has the weights as attributes, which `use_packed_linear` can replace by packed ones.
     was, inductor.freezing = inductor.freezing, True
     try:
         yield
@@ -142,11 +140,10 @@ def _constant_weights() -> Iterator[None]:
 
 
 def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
-    """Compile with packed weights for products of few rows, and generated kernels for other products."""
+    """Compile with packed weights for products of few rows."""
     from torch._inductor.compile_fx import compile_fx  # takes seconds
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-    weights = _Weights([*graph.parameters(), *graph.buffers()])
     use_packed_linear(graph)
     # Weights packed by oneDNN cannot be cached on disk; those packed by the compiler can.
     was = torch._C._get_mkldnn_enabled()
@@ -154,30 +151,10 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_written)
     try:
-        return compile_fx(graph, examples, config_patches={**CPU_OPTIONS, "post_grad_custom_pre_pass": weights})
+        return compile_fx(graph, examples, config_patches=CPU_OPTIONS)
     finally:
         hooks.remove(_written)  # other hooks may not be ours
         torch._C._set_mkldnn_enabled(was)
-
-
-class _Weights(CustomGraphPass):
-    """A pass without effect that adds a hash of the constant weights to the key of the compiler's cache.
-
-    Without it, the key depends only on the shapes of constants, and a second model of the same shapes would get a
-    graph with the packed weights of the first.
-    """
-
-    def __init__(self, weights: Sequence[Tensor]):
-        digest = hashlib.sha256()
-        for each in weights:
-            digest.update(each.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-        self._digest = digest.hexdigest()
-
-    def __call__(self, graph: Graph) -> None:
-        pass
-
-    def uuid(self) -> str:
-        return self._digest
 
 
 def _written(choices: list[Any]) -> list[Any]:

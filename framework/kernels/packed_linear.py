@@ -151,12 +151,14 @@ def _replace(graph: GraphModule, products: list[_Product]) -> None:
     begin: Any = products[0].node
     weights = [product.weight for product in products]
     name = f"packed_{begin.name}"
-    graph.register_buffer(name, _packed(weights), persistent=False)
+    graph.register_buffer(name, _packed(weights))  # persistent: names of others, a set, would change the cache's key
     sources: Any = graph._param_name_to_source
     sources[name] = LocalSource(name)
+    size, value = sum(map(len, weights)), begin.meta["example_value"]
     with nodes.inserting_before(begin):
-        arguments = (begin.args[0], nodes.get_attr(name), sum(map(len, weights)))
+        arguments = (begin.args[0], nodes.get_attr(name), size)
         together = nodes.call_function(operators().packed_linear.default, arguments)
+        together.meta["example_value"] = value.new_empty(*value.shape[:-1], size)
     first = 0
     for node, weight in products:
         bias: Any = (*node.args, None)[2]
@@ -164,8 +166,10 @@ def _replace(graph: GraphModule, products: list[_Product]) -> None:
             output = together
             if len(products) > 1:
                 output = nodes.call_function(torch.narrow, (output, -1, first, len(weight)))
+                output.meta = dict(node.meta)
             if bias is not None:
                 output = nodes.call_function(torch.add, (output, bias))
+                output.meta = dict(node.meta)
         first += len(weight)
         node.replace_all_uses_with(output)
         nodes.erase_node(node)

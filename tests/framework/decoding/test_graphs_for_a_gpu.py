@@ -74,7 +74,7 @@ def traced(monkeypatch) -> list[Traced]:
     for module in (compiled, autoregressive):
         monkeypatch.setattr(module, "longest_as_input", lambda sequences: sequences.tokens.shape[1])
         monkeypatch.setattr(module, "runs_later", lambda device: True)
-    monkeypatch.setattr(compiled, "freezes_weights", lambda device: False)
+    monkeypatch.setattr(compiled, "packs_weights", lambda device: False)
     monkeypatch.setitem(compiled.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
     return graphs
 
