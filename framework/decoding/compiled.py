@@ -190,17 +190,12 @@ def _numbers_only(guards: Sequence[Any]) -> list[bool]:
 
 
 class CompiledRound:
-    """The device's part of a round as one compiled graph, without the draft if drafting involves the host.
-
-    Attributes:
-        can_be_queued: as the function of this name.
-    """
+    """The device's part of a round as one compiled graph, without the draft if drafting involves the host."""
 
     def __init__(self, on_device: DeviceRound, gamma_policy: GammaPolicy):
         self._on_device = on_device
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
-        self.can_be_queued = can_be_queued(on_device.drafter, gamma_policy, on_device.target.device)
         run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
         self._graph = Compiled(run, on_device.target.device, name="a round")
 
@@ -250,7 +245,7 @@ def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
 
 
 def can_be_queued(drafter: Drafter, gamma_policy: GammaPolicy, device: torch.device) -> bool:
-    """Whether a compiled round can be queued before the host has read the round before."""
+    """Whether a compiled round can be queued before the host has read the previous one."""
     drafts_there = not gamma_policy.max_gamma or not drafts_outside(drafter, gamma_policy)
     return runs_later(device) and drafts_there and isinstance(gamma_policy, Fixed)
 

@@ -20,7 +20,7 @@ from framework.core.drafter import (
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
-from framework.decoding.compiled import CompiledRound
+from framework.decoding.compiled import CompiledRound, can_be_queued
 from framework.decoding.device_round import Decoding, DeviceRound, Rows
 from framework.decoding.generation import Generation
 from framework.decoding.prefill import prefill, prefill_rows
@@ -129,8 +129,12 @@ class Engine:
         )
         self._refill(decoding, refill)
         decoding.stopwatch.end_round()
-        # The host ends rows at stop strings, and begins waiting prompts, between rounds.
-        queues = self.queues_rounds and not (stopping.stop_strings or refill.waiting or decoding.is_observed)
+        queues = (
+            self.compiled
+            and can_be_queued(self.drafter, self.gamma_policy, self.target.device)
+            # Between rounds the host ends rows at stop strings, and begins waiting prompts.
+            and not (stopping.stop_strings or refill.waiting or decoding.is_observed)
+        )
         while decoding.finisher.most_remaining:
             self.round(decoding, queues=queues)
             decoding.stopwatch.end_round()
@@ -228,11 +232,6 @@ class Engine:
             detailed=detailed,
             token_rule=self.verifier.token_rule,
         )
-
-    @property
-    def queues_rounds(self) -> bool:
-        """Whether a round can be queued before the host has read the round before."""
-        return self._graph is not None and self._graph.can_be_queued
 
     @property
     def max_nodes(self) -> int:

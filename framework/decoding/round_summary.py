@@ -44,7 +44,7 @@ class Pipeline:
     def __init__(self) -> None:
         self._queued: Tensor | None = None
 
-    def next_summary(self, run: Callable[[], Tensor], *, another: bool) -> "Tensor | HostCopy":
+    def next_summary(self, run: Callable[[], Tensor], *, another: bool) -> Tensor | HostCopy:
         """Packed summary of the next run.
 
         Args:
