@@ -31,6 +31,7 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
 from framework.models.pretrained import load_target
+from framework.prompts.prompt_set import leading_tokens
 from framework.prompts.prompt_source import Text
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
@@ -132,7 +133,10 @@ def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
     stopping = Stopping(max_new_tokens=int(cfg.data.longest), eos_ids=(target.tokenizer.eos_token_id,))
     texts: list[str] = []
     for start in range(0, len(pairs), SENTENCES_PER_BATCH):
-        sources = [target.tokenizer(pair.text)["input_ids"] for pair in pairs[start : start + SENTENCES_PER_BATCH]]
+        most = int(cfg.data.longest) if cfg.data.cut_sources else None
+        sources = [
+            leading_tokens(target.tokenizer, pair.text, most) for pair in pairs[start : start + SENTENCES_PER_BATCH]
+        ]
         found = plain.generate(sources, stopping=stopping, seeds=list(range(len(sources)))).tokens
         texts += [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in found]
     return quality(texts, [pair.reference for pair in pairs])
@@ -155,7 +159,14 @@ def make_pair(cfg: DictConfig) -> None:
         tokenizer.save_pretrained(workdir / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(workdir / "tokenizer")
     data, unseen = (
-        Pairs(texts, tokenizer, start=[tokenizer.pad_token_id], longest=cfg.data.longest, length="data.longest")
+        Pairs(
+            texts,
+            tokenizer,
+            start=[tokenizer.pad_token_id],
+            longest=cfg.data.longest,
+            length="data.longest",
+            cut_sources=cfg.data.cut_sources,
+        )
         for texts in (training, held_out)
     )
     sample = unseen.sample_evenly(len(unseen)).to(device)

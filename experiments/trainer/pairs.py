@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from framework.core.option_error import options_under
+from framework.prompts.prompt_set import leading_tokens
 from framework.prompts.prompt_source import PromptSource, Text
 from framework.training.trainable import FILLER
 
@@ -47,6 +48,7 @@ class Pairs:
         start: list[int],
         longest: int,
         length: str = "training.window",
+        cut_sources: bool = False,
     ):
         """
         Args:
@@ -55,14 +57,14 @@ class Pairs:
             start: token ids prepended to every answer.
             longest: maximum tokens of a side; longer pairs are left out.
             length: config key of `longest`, for errors.
+            cut_sources: whether longer sources are cut on the right, before their end token, and kept.
 
         Raises:
             ValueError: every pair is longer.
         """
-        sources, answers = (
-            tokenizer([getattr(text, side) for text in texts], verbose=False)["input_ids"]
-            for side in ("text", "reference")
-        )
+        most = longest if cut_sources else None
+        sources = [leading_tokens(tokenizer, text.text, most) for text in texts]
+        answers = tokenizer([text.reference for text in texts], verbose=False)["input_ids"]
         pairs = [(source, start + answer) for source, answer in zip(sources, answers, strict=True)]
         pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
         if not pairs:

@@ -101,8 +101,7 @@ def make_prompts(
         if as_chat:
             tokens = tuple(chat_tokens(tokenizer, [text.text], system=system, max_prompt_tokens=max_prompt_tokens))
         else:
-            # Not verbose: the tokenizer would warn of texts longer than the context, such as whole files.
-            tokens = tuple(tokenizer(text.text, verbose=False)["input_ids"][:max_prompt_tokens])
+            tokens = tuple(leading_tokens(tokenizer, text.text, max_prompt_tokens))
         if not tokens:
             raise ValueError(f"prompt {text.name} has no tokens: its text is {text.text!r} (see prompts=)")
         if max(tokens) >= vocabulary_size:
@@ -129,6 +128,21 @@ def make_prompts(
     if not prompts:
         raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
     return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)
+
+
+def leading_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int | None) -> list[int]:
+    """Tokens of a text, cut on the right to at most `most` tokens; special tokens around the text are kept.
+
+    Args:
+        tokenizer: tokenizer that may add special tokens, such as the end token of a T5's source.
+        text: any text.
+        most: number of tokens, special ones included; None: no limit.
+    """
+    side, tokenizer.truncation_side = tokenizer.truncation_side, "right"
+    # Not verbose: the tokenizer would warn of texts longer than the context, such as whole files.
+    tokens: list[int] = tokenizer(text, truncation=most is not None, max_length=most, verbose=False)["input_ids"]
+    tokenizer.truncation_side = side
+    return tokens
 
 
 def _texts_of(source: PromptSource) -> Iterator[Text]:

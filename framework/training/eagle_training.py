@@ -23,7 +23,7 @@ from framework.models.target import Target
 from framework.training.batch_shares import mean_over_processes, uniforms_per_window
 from framework.training.future_tokens import WINDOWS_AT_ONCE
 from framework.training.target_states import TargetStates
-from framework.training.trainable import ids_of, is_learned, texts_of
+from framework.training.trainable import FILLER, ids_of, is_learned, texts_of
 
 EVALUATED_DEPTHS = 4
 KINDS = ("eagle", "eagle3")
@@ -206,7 +206,7 @@ class EagleTraining:
         A pair attends to pairs with the target's states up to the start of its draft, then to pairs of its own draft
         with predicted states, or to masks: one per depth, each one position further.
         """
-        num_pairs = tokens.shape[-1] - 1
+        num_pairs = hidden.shape[1] - 1
         place = torch.arange(num_pairs, device=hidden.device)
         away = place - place.unsqueeze(1)  # [L, L]: offset from a pair to each other pair
         states, text, pairs = self._layer.known(hidden, features)[:, :-1], ids_of(texts_of(tokens))[:, 1:], _Pairs()
@@ -222,8 +222,11 @@ class EagleTraining:
                 states = functional.pad(states[:, :-1], (0, 0, 1, 0))
 
     def _noisy(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        scale = self._noise * hidden.square().mean((1, 2), keepdim=True).sqrt()
-        return hidden + scale * (2 * uniforms_per_window(tokens, *hidden.shape[1:]).to(hidden) - 1)
+        # Neither scale nor noise of a window depends on the padding that other windows of its batch need.
+        read = (texts_of(tokens) != FILLER).unsqueeze(2).expand_as(hidden)
+        mean_square = (hidden.square() * read).sum((1, 2), keepdim=True) / read.sum((1, 2), keepdim=True)
+        uniforms = uniforms_per_window(tokens, tokens.shape[-1], hidden.shape[2])[:, : hidden.shape[1]].to(hidden)
+        return hidden + self._noise * mean_square.sqrt() * (2 * uniforms - 1)
 
     @torch.no_grad()
     def _log_p(self, hidden: Tensor) -> Tensor:

@@ -80,14 +80,17 @@ def model_inputs(tokens: Tensor) -> dict[str, Tensor]:
     """Keyword arguments for a transformers model to read windows or pairs."""
     if tokens.dim() == 2:
         return {"input_ids": ids_of(tokens)}
-    source, text = tokens.unbind(1)
+    source = tokens[:, 0]
     return {
         "input_ids": ids_of(source),
         "attention_mask": (source != FILLER).long(),
-        "decoder_input_ids": ids_of(text),
+        "decoder_input_ids": ids_of(texts_of(tokens)),
     }
 
 
 def texts_of(tokens: Tensor) -> Tensor:
-    """[B, T] int64 training tokens: the windows themselves, or the texts of pairs."""
-    return tokens if tokens.dim() == 2 else tokens[:, 1]
+    """[B, T] int64 training tokens: the windows themselves, or the texts of pairs, T that of the longest."""
+    if tokens.dim() == 2:
+        return tokens
+    texts = tokens[:, 1]
+    return texts[:, : int((texts != FILLER).any(0).sum())]

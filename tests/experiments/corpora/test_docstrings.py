@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.corpora.docstrings import Docstrings
+from experiments.corpora.docstrings import Docstrings, FunctionSummaries
+from experiments.corpora.standard_library import is_held_out
 
 LIBRARY = '''
 class Shape:
@@ -80,3 +81,19 @@ def test_the_library_at_hand_has_many():
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(ValueError, match=rf"^{message} "):
         Docstrings(**options)
+    with pytest.raises(ValueError, match=rf"^{message} "):
+        FunctionSummaries(packages=False, **options)
+
+
+def test_an_encoder_reads_the_function_after_the_prefix_of_summaries(tmp_path):
+    folder = library(tmp_path)
+    (tmp_path / "shape.py").write_text(LIBRARY * 2 + "#" * 2000)
+    split = "held_out" if is_held_out("shape.py") else "train"
+    [pair] = FunctionSummaries(split=split, longest=30, packages=False, folder=folder).texts()
+    assert pair.text == "summarize: " + ASKED.split("\n\n\n")[0]
+    assert pair.reference == "Return the area of a shape."
+
+
+def test_packages_are_training_text_alone():
+    with pytest.raises(ValueError, match=r"^packages is True, beside a folder or a split other than train; allowed: f"):
+        FunctionSummaries(split="held_out", longest=9, packages=True)

@@ -43,6 +43,20 @@ def test_answers_begin_with_the_start_token_and_long_pairs_are_left_out(target):
     assert torch.equal(pairs.drawn(1, seed=0, step=3), pairs.drawn(1, seed=0, step=3))
 
 
+def test_long_sources_are_cut_before_their_end_token(target):
+    pairs = Pairs(TEXTS, target.tokenizer, start=target.model.text_start, longest=8, cut_sources=True)
+    end = target.tokenizer("")["input_ids"]
+    assert len(pairs) == 3
+    longest = pairs.sample_evenly(3)[-1, 0].tolist()
+    assert longest == target.tokenizer("b" * 40)["input_ids"][: 8 - len(end)] + end
+
+
+def test_texts_have_no_padding_in_common(target):
+    pairs = Pairs(TEXTS[2:], target.tokenizer, start=target.model.text_start, longest=64)
+    tokens = pairs.sample_evenly(1)
+    assert tokens.shape[2] > 30 and texts_of(tokens).shape == (1, 2 + len(target.tokenizer("")["input_ids"]))
+
+
 def test_what_cannot_be_trained_on_is_refused(target):
     with pytest.raises(ValueError, match=r"no pair has at most 2 tokens a side; raise training\.window"):
         pairs_of(target, longest=2)

@@ -11,12 +11,12 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from experiments.corpora.standard_library import StandardLibrary
 from framework.prompts.hugging_face_dataset import HuggingFaceDataset
 from framework.prompts.jsonl import Jsonl
-from framework.prompts.prompt_set import PromptSet, make_prompts
+from framework.prompts.prompt_set import PromptSet, leading_tokens, make_prompts
 from framework.prompts.prompt_source import PromptSource, Text
 
 REPOSITORY = Path(__file__).parents[3]
@@ -88,6 +88,12 @@ def test_special_tokens_are_the_tokenizers_choice() -> None:
     (prompt,) = prompts_of(Texts("alpha"), begin=True, max_prompt_tokens=3).prompts
     assert prompt.tokens[0] == BEGIN
     assert byte_tokenizer(begin=False).decode(prompt.tokens[1:]) == "al"
+
+
+def test_a_cut_text_keeps_its_end_token() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / "experiments" / "zoo" / "translation" / "target")
+    whole = leading_tokens(tokenizer, "the old man sees a cat", None)
+    assert leading_tokens(tokenizer, "the old man sees a cat", 4) == [*whole[:3], tokenizer.eos_token_id]
 
 
 def test_max_prompt_tokens_cuts_before_the_length_is_judged() -> None:
