@@ -24,7 +24,7 @@ from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
 from experiments.measurement.quality import quality
 from experiments.trainer.growth import SIZES, differing_size, grow_into
-from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.pairs import Pairs, read_pairs, tokenised
 from experiments.trainer.precision import autocast
 from experiments.trainer.pretraining import byte_level_bpe, fit, ship
 from framework.core.sampling import Sampling
@@ -131,12 +131,11 @@ def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
     target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="auto", context=None)
     plain = Autoregressive(target=target, sampling=Sampling(temperature=0))
     stopping = Stopping(max_new_tokens=int(cfg.data.longest), eos_ids=(target.tokenizer.eos_token_id,))
+    longest_source = int(cfg.data.longest) if cfg.data.cut_sources else None
     texts: list[str] = []
     for start in range(0, len(pairs), SENTENCES_PER_BATCH):
-        most = int(cfg.data.longest) if cfg.data.cut_sources else None
-        sources = [
-            leading_tokens(target.tokenizer, pair.text, most) for pair in pairs[start : start + SENTENCES_PER_BATCH]
-        ]
+        some = pairs[start : start + SENTENCES_PER_BATCH]
+        sources = [leading_tokens(target.tokenizer, pair.text, longest_source) for pair in some]
         found = plain.generate(sources, stopping=stopping, seeds=list(range(len(sources)))).tokens
         texts += [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in found]
     return quality(texts, [pair.reference for pair in pairs])
@@ -158,14 +157,12 @@ def make_pair(cfg: DictConfig) -> None:
         )
         tokenizer.save_pretrained(workdir / "tokenizer")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(workdir / "tokenizer")
+    longest_source = cfg.data.longest if cfg.data.cut_sources else None
     data, unseen = (
         Pairs(
-            texts,
-            tokenizer,
-            start=[tokenizer.pad_token_id],
+            tokenised(texts, tokenizer, start=[tokenizer.pad_token_id], longest_source=longest_source),
             longest=cfg.data.longest,
             length="data.longest",
-            cut_sources=cfg.data.cut_sources,
         )
         for texts in (training, held_out)
     )

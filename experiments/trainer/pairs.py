@@ -1,7 +1,7 @@
 """Tokenised (source, answer) pairs for training encoder-decoder models."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from framework.prompts.prompt_set import leading_tokens
 from framework.prompts.prompt_source import PromptSource, Text
 from framework.training.trainable import FILLER
 
+Pair = tuple[list[int], list[int]]  # token ids of a source and of its answer
 WIDTHS = 8  # batch widths are multiples of it, to limit the number of shapes
 
 
@@ -37,41 +38,41 @@ def read_pairs(source: PromptSource, *, text: str) -> list[Text]:
     return texts
 
 
+def tokenised(
+    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase, *, start: list[int], longest_source: int | None = None
+) -> list[Pair]:
+    """Token ids of texts and their references.
+
+    Args:
+        texts: texts, all with references.
+        tokenizer: tokenizer of both sides; special tokens that it appends are kept.
+        start: token ids prepended to every answer.
+        longest_source: number of tokens to which sources are cut on the right, before their end token; None: no limit.
+    """
+    sources = [leading_tokens(tokenizer, text.text, longest_source) for text in texts]
+    answers = tokenizer([text.reference for text in texts], verbose=False)["input_ids"]
+    return [(source, start + answer) for source, answer in zip(sources, answers, strict=True)]
+
+
 class Pairs:
     """Pairs sorted by length, so that batches of neighbours need little padding."""
 
-    def __init__(
-        self,
-        texts: Sequence[Text],
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        start: list[int],
-        longest: int,
-        length: str = "training.window",
-        cut_sources: bool = False,
-    ):
+    def __init__(self, pairs: Iterable[Pair], *, longest: int, length: str = "training.window"):
         """
         Args:
-            texts: texts, all with references.
-            tokenizer: tokenizer of both sides; special tokens that it appends are kept.
-            start: token ids prepended to every answer.
+            pairs: token ids of sources and answers.
             longest: maximum tokens of a side; longer pairs are left out.
             length: config key of `longest`, for errors.
-            cut_sources: whether longer sources are cut on the right, before their end token, and kept.
 
         Raises:
             ValueError: every pair is longer.
         """
-        most = longest if cut_sources else None
-        sources = [leading_tokens(tokenizer, text.text, most) for text in texts]
-        answers = tokenizer([text.reference for text in texts], verbose=False)["input_ids"]
-        pairs = [(source, start + answer) for source, answer in zip(sources, answers, strict=True)]
-        pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
-        if not pairs:
+        kept = [pair for pair in pairs if max(map(len, pair)) <= longest]
+        if not kept:
             raise ValueError(f"no pair has at most {longest} tokens a side; raise {length}")
-        pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
-        self.tokens = np.full((len(pairs), 2, longest), FILLER, dtype=np.int32)
-        for row, pair in enumerate(pairs):
+        kept.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+        self.tokens = np.full((len(kept), 2, longest), FILLER, dtype=np.int32)
+        for row, pair in enumerate(kept):
             for side, ids in enumerate(pair):
                 self.tokens[row, side, : len(ids)] = ids
 

@@ -9,10 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.builders import build, build_prompts
 from experiments.config.cli_errors import status
 from experiments.measurement.ranks import Ranks
-from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.pairs import Pairs, read_pairs, tokenised
 from experiments.trainer.training_data import (
     Samples,
     Windows,
+    sampled,
     stream_of_conversations,
     stream_of_samples,
     stream_of_texts,
@@ -43,6 +44,8 @@ def read_text(
         ranks: processes that share the generation of text; None: this process only.
     """
     if target.model.text_start:
+        if cfg.data == "samples":
+            return _sampled_pairs(cfg, target, samples, window, folder, ranks)
         return _pairs(cfg, "prompts", target, window)
     if cfg.data != "samples":
         with status("reading prompts"):
@@ -57,15 +60,32 @@ def read_text(
 def _pairs(cfg: DictConfig, key: str, target: Target, window: int) -> Pairs:
     """
     Raises:
-        ValueError: `data` is not "texts", or a text has no reference.
+        ValueError: `data` is "conversations", or a text has no reference.
     """
-    if cfg.data != "texts":
-        raise ValueError(
-            f"data is {cfg.data!r}; allowed for a target with an encoder: texts, from a source with references"
-        )
+    if cfg.data == "conversations":
+        allowed = "texts, from a source with references, or samples"
+        raise ValueError(f"data is {cfg.data!r}; allowed for a target with an encoder: {allowed}")
     with status(f"reading {key}"):
         texts = read_pairs(build(cfg[key].source), text=f"{key}.source")
-        return Pairs(texts, target.tokenizer, start=target.model.text_start, longest=window)
+        return Pairs(tokenised(texts, target.tokenizer, start=target.model.text_start), longest=window)
+
+
+def _sampled_pairs(
+    cfg: DictConfig, target: Target, samples: Samples, window: int, folder: Path, ranks: Ranks | None
+) -> Pairs:
+    """Sources with the target's answers: sequence-level distillation (Kim and Rush, 2016).
+
+    Raises:
+        ValueError: sources are to be cut at random positions.
+    """
+    if samples.prompt_tokens is not None:
+        given = f"samples.prompt_tokens is {samples.prompt_tokens}"
+        raise ValueError(f"{given}; allowed for a target with an encoder: null, for whole sources")
+    with status("reading prompts"):
+        sources = _begun(cfg, "prompts", target, samples)
+    print(f"the target answers {samples.count} prompts; cached answers are reused", flush=True)
+    answered = sampled(sources, target, samples, folder=folder, ranks=ranks)
+    return Pairs(((source, target.model.text_start + answer) for source, answer in answered), longest=window)
 
 
 def read_held_out(

@@ -133,10 +133,10 @@ class Samples:
             )
 
 
-def stream_of_samples(
+def sampled(
     prompts: list[list[int]], target: Target, samples: Samples, *, folder: Path, ranks: Ranks | None = None
-) -> np.ndarray:
-    """[n] int64: prompts with the target's continuations, each followed by the end-of-text token.
+) -> list[tuple[list[int], list[int]]]:
+    """Prompts and the target's continuations.
 
     Every batch is cached in a file named by a hash of its inputs, so that a killed run resumes with the next batch.
 
@@ -153,7 +153,7 @@ def stream_of_samples(
         for start in range(0, samples.count, samples.batch)
     ]
 
-    def texts_of(number: int) -> list[list[int]]:
+    def texts_of(number: int) -> list[tuple[list[int], list[int]]]:
         seeds = batches[number]
         begun = [prompts[seed % len(prompts)] for seed in seeds]
         temperature = samples.temperatures[number % len(samples.temperatures)]
@@ -164,7 +164,7 @@ def stream_of_samples(
             texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
             content = json.dumps(texts)
             write_whole(file, lambda path: path.write_text(content))
-        return texts
+        return [(prompt, text[len(prompt) :]) for prompt, text in zip(begun, texts, strict=True)]
 
     own = range(len(batches))[ranks.number :: ranks.size]
     doing = "sampling from the target"
@@ -172,7 +172,15 @@ def stream_of_samples(
         for number in own:
             steps.update(doing, advance=len(texts_of(number)))
     ranks.all_gather(None)  # from here on, the folder has all batches
-    return _joined([text for number in range(len(batches)) for text in texts_of(number)], target)
+    return [text for number in range(len(batches)) for text in texts_of(number)]
+
+
+def stream_of_samples(
+    prompts: list[list[int]], target: Target, samples: Samples, *, folder: Path, ranks: Ranks | None = None
+) -> np.ndarray:
+    """[n] int64: prompts with the target's continuations, each followed by the end-of-text token; see `sampled`."""
+    texts = sampled(prompts, target, samples, folder=folder, ranks=ranks)
+    return _joined([prompt + continuation for prompt, continuation in texts], target)
 
 
 def _kept(file: Path, begun: list[list[int]]) -> list[list[int]] | None:

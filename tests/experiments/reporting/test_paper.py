@@ -236,12 +236,14 @@ def test_a_study_says_where_its_sweeps_lie(study):
     assert "resuming" in cfg.hydra.runtime.choices["hydra/sweeper"]
 
 
-def test_the_larger_pair_stands_in_for_the_embedded_one():
+@pytest.mark.parametrize("task", TASKS)
+def test_a_larger_pair_stands_in_for_the_embedded_one(task):
     with initialize(version_base="1.3", config_path="../../../conf"):
-        overrides = ["study=paper_table2_larger", "+paper_task=larger_translation", "+paper_drafter=large"]
+        overrides = ["study=paper_table2_larger", f"+paper_task=larger_{task}", "+paper_drafter=large"]
         cfg = compose("measure", overrides=overrides, return_hydra_config=True)
-    assert cfg.paper.task == "translation" and cfg.engine.compile is True and cfg.teacher_forced_alpha
+    assert cfg.paper.task == task and cfg.engine.compile is True and cfg.teacher_forced_alpha
     assert cfg.target.path == f"{cfg.paper.folder}/target" and cfg.target.dtype == "float32"
     assert cfg.drafter.model.path == f"{cfg.paper.folder}/drafter_large"
     params = cfg.hydra.sweeper.params
-    assert params["+paper_task"] == "larger_translation" and params["gamma.gamma"] == "1,2,3,4,5,6,7,8,9,10"
+    assert params["+paper_task"] == "larger_translation,larger_summaries"
+    assert params["gamma.gamma"] == "1,2,3,4,5,6,7,8,9,10"

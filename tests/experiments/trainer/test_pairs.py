@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.trainer.pairs import Pairs, read_pairs
+from experiments.trainer.pairs import Pairs, read_pairs, tokenised
 from framework.conformance.tiny_models import tiny_target
 from framework.prompts.prompt_source import Text
 from framework.training.future_tokens import NO_LABEL, labels_after
@@ -27,8 +27,9 @@ def target():
     return tiny_target("t5")
 
 
-def pairs_of(target, longest=16):
-    return Pairs(TEXTS, target.tokenizer, start=target.model.text_start, longest=longest)
+def pairs_of(target, longest=16, texts=TEXTS, longest_source=None):
+    start = target.model.text_start
+    return Pairs(tokenised(texts, target.tokenizer, start=start, longest_source=longest_source), longest=longest)
 
 
 def test_answers_begin_with_the_start_token_and_long_pairs_are_left_out(target):
@@ -44,7 +45,7 @@ def test_answers_begin_with_the_start_token_and_long_pairs_are_left_out(target):
 
 
 def test_long_sources_are_cut_before_their_end_token(target):
-    pairs = Pairs(TEXTS, target.tokenizer, start=target.model.text_start, longest=8, cut_sources=True)
+    pairs = pairs_of(target, longest=8, longest_source=8)
     end = target.tokenizer("")["input_ids"]
     assert len(pairs) == 3
     longest = pairs.sample_evenly(3)[-1, 0].tolist()
@@ -52,8 +53,7 @@ def test_long_sources_are_cut_before_their_end_token(target):
 
 
 def test_texts_have_no_padding_in_common(target):
-    pairs = Pairs(TEXTS[2:], target.tokenizer, start=target.model.text_start, longest=64)
-    tokens = pairs.sample_evenly(1)
+    tokens = pairs_of(target, longest=64, texts=TEXTS[2:]).sample_evenly(1)
     assert tokens.shape[2] > 30 and texts_of(tokens).shape == (1, 2 + len(target.tokenizer("")["input_ids"]))
 
 
