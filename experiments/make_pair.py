@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from experiments.config.builders import build
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
-from experiments.measurement.quality import quality
+from experiments.quality.references import quality
 from experiments.trainer.growth import SIZES, differing_size, grow_into
 from experiments.trainer.pairs import Pairs, read_pairs, tokenised
 from experiments.trainer.precision import autocast
@@ -127,7 +127,7 @@ def first_model(recipe: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: in
 
 
 def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
-    """BLEU and chrF of a trained model's greedy translations."""
+    """Quality of a trained model's greedy outputs."""
     target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="auto", context=None)
     plain = Autoregressive(target=target, sampling=Sampling(temperature=0))
     stopping = Stopping(max_new_tokens=int(cfg.data.longest), eos_ids=(target.tokenizer.eos_token_id,))
@@ -171,7 +171,8 @@ def make_pair(cfg: DictConfig) -> None:
     facts: dict = {"command": "python -m experiments.make_pair", "config": OmegaConf.to_container(cfg, resolve=True)}
     facts |= {"torch": torch.__version__, "pairs": len(data), "held_out_pairs": len(unseen)}
     teacher = None
-    for name, recipe in {"target": cfg.target, **cfg.drafters}.items():
+    recipes = {name: recipe for name, recipe in {"target": cfg.target, **cfg.drafters}.items() if recipe}
+    for name, recipe in recipes.items():
         model = first_model(recipe, tokenizer, cfg.seed).to(device)
         trainer = fit(
             name, PairTraining(model, teacher), recipe, cfg, window=cfg.data.longest, held_out=sample,

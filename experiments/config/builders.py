@@ -182,7 +182,7 @@ def check_before_loading(cfg: DictConfig, drafters: Mapping[str, DictConfig]) ->
     """
     numbers = {"batch_size": 1, "repeats": 1, "seed": 0, "max_new_tokens": 1}
     check_basics(cfg, numbers, or_null=("prompts.count", "prompts.max_prompt_tokens", "target.context"))
-    for key in ("hugging_face", "multi_turn", "refill", "teacher_forced_alpha"):
+    for key in ("hugging_face", "multi_turn", "refill", "run_completions", "teacher_forced_alpha"):
         check_kind(key, cfg[key], [bool])
     build_arrivals(cfg)
     build(cfg.prompts.source)
@@ -336,6 +336,9 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
     turns = [cfg.batch_size, cfg.stop_at_eos, cfg.stop_strings] if cfg.multi_turn else []
     made_of = _text("prompts", cfg.prompts, cfg.max_new_tokens, *turns)
     prompts = resources.derived(made_of, lambda: _all_turns(cfg, target, stopping))
+    if cfg.run_completions and any(prompt.tests is None for prompt in prompts.prompts):
+        allowed = "false, or prompts with tests, such as prompts=function_tasks"
+        raise ValueError(f"run_completions is True; allowed: {allowed}")
     return Plan(
         prompt_set=prompts,
         batch_size=cfg.batch_size,
@@ -344,6 +347,7 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
         teacher_forced=cfg.teacher_forced_alpha,
+        runs_completions=cfg.run_completions,
         compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
         refill=cfg.refill,
         arrivals=build_arrivals(cfg),

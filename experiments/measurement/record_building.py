@@ -1,7 +1,7 @@
 """The record of a measured candidate."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,10 +21,11 @@ from experiments.measurement.metrics import (
     walltime,
 )
 from experiments.measurement.plan import Arrivals, Candidate, Plan
-from experiments.measurement.quality import quality
 from experiments.measurement.round_timing import recorded_profile
 from experiments.measurement.serving import predicted
 from experiments.measurement.timing import PartTimes
+from experiments.quality.pass_rate import pass_rate
+from experiments.quality.references import quality
 from experiments.results.passed_checks import has_passed
 from experiments.results.prompt_bootstrap import intervals
 from experiments.results.record import Record
@@ -99,10 +100,11 @@ def _parted(name: str, merged: Merged, plan: Plan, target: Target, sampling: Sam
 def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Target) -> dict[str, Any]:
     """Metrics of the output, the divergence of a lossy rule, and a drafter's inner rounds, where the point has them."""
     answers = [tokens for run in merged.runs[candidate.point.name][0] for tokens in run.generation.tokens]
-    metrics: dict[str, Any] = quality(
-        [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers],
-        [prompt.reference for prompt in plan.prompt_set.prompts],
-    )
+    texts, prompts = _decoded(answers, target), plan.prompt_set.prompts
+    metrics: dict[str, Any] = quality(texts, [prompt.reference for prompt in prompts])
+    if plan.runs_completions:
+        begun = _decoded([prompt.tokens for prompt in prompts], target)
+        metrics |= pass_rate(begun, texts, [prompt.tests or "" for prompt in prompts])
     if shares := [row["distinct_4grams"] for row in candidate.rows if row["distinct_4grams"] is not None]:
         metrics["distinct_4grams"] = sum(shares) / len(shares)
     if candidate.teacher_forced:
@@ -110,6 +112,10 @@ def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Targe
     if found := candidate.divergences:
         metrics["divergence/total_variation"] = sum(found) / len(found)
     return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})
+
+
+def _decoded(texts: Iterable[Sequence[int]], target: Target) -> list[str]:
+    return [target.tokenizer.decode(list(tokens), skip_special_tokens=True) for tokens in texts]
 
 
 def _accepted_lengths(candidate: Candidate) -> dict[str, float | None]:

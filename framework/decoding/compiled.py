@@ -145,16 +145,12 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
     use_packed_linear(graph)
-    # Weights packed by oneDNN cannot be cached on disk; those packed by the compiler can.
-    was = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags prints irrelevant warnings about GPUs
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_written)
     try:
         return compile_fx(graph, examples, config_patches=CPU_OPTIONS)
     finally:
         hooks.remove(_written)  # other hooks may not be ours
-        torch._C._set_mkldnn_enabled(was)
 
 
 def _written(choices: list[Any]) -> list[Any]:

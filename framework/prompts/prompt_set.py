@@ -24,6 +24,7 @@ class Prompt:
         reference: reference answer; None: unknown.
         next_turns: later user turns of a dialogue that begins with this prompt.
         turns: turns of the dialogue so far, of user and model alternately; empty for a text that is no dialogue.
+        tests: Python code that raises an error unless the text, completed, is right; None: unknown.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Prompt:
     reference: str | None = None
     next_turns: tuple[str, ...] = ()
     turns: tuple[str, ...] = ()
+    tests: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def make_prompts(
             num_truncated += 1
             tokens = tokens[-max_tokens:]
         turns = (text.text,) if text.next_turns else ()
-        prompts.append(Prompt(text.name, text.category, tokens, text.reference, text.next_turns, turns))
+        prompts.append(Prompt(text.name, text.category, tokens, text.reference, text.next_turns, turns, text.tests))
         if len(prompts) == count:
             break
     if not prompts:

@@ -16,6 +16,7 @@ class Text:
         reference: reference answer; None: unknown.
         next_turns: later user turns of a dialogue that begins with this text.
         answers: recorded answers to this text and to `next_turns`; the last may be missing; empty: unknown.
+        tests: Python code that raises an error unless the text, completed, is right; None: unknown.
 
     Raises:
         ValueError: a string holds half of a surrogate pair, which JSON can encode but no tokenizer can read.
@@ -27,6 +28,7 @@ class Text:
     reference: str | None = None
     next_turns: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
+    tests: str | None = None
 
     def __post_init__(self) -> None:
         for text in (self.text, self.reference or "", *self.next_turns, *self.answers):

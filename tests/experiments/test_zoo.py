@@ -13,9 +13,9 @@ from drafters.small_transformer import SmallTransformer
 from experiments.config.resolvers import ZOO, register_resolvers
 from experiments.corpora.grammar_pairs import GrammarPairs
 from experiments.corpora.standard_library import StandardLibrary
-from experiments.measurement.quality import quality
 from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.proof.tiny_drafters import drafter_node
+from experiments.quality.references import quality
 from framework.core.drafter import Drafter
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive

@@ -1,4 +1,4 @@
-"""Output quality against references: BLEU, chrF and, with the package rouge-score, ROUGE."""
+"""Output quality against references: exact matches, BLEU, chrF and, with the package rouge-score, ROUGE."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ ROUGE = {"rouge1": "quality/rouge1", "rouge2": "quality/rouge2", "rougeL": "qual
 
 
 def quality(texts: Sequence[str], references: Sequence[str | None]) -> dict[str, float]:
-    """Corpus BLEU and chrF, and ROUGE-1, 2 and L if rouge-score is installed, from 0 to 100.
+    """Exact matches, corpus BLEU and chrF, and ROUGE-1, 2 and L if rouge-score is installed, from 0 to 100.
 
     The result is empty if there are no texts or one has no reference.
 
@@ -29,7 +29,9 @@ def quality(texts: Sequence[str], references: Sequence[str | None]) -> dict[str,
     # Without smoothing, a corpus with no matching 4-gram would score 0, however many 3-grams match.
     bleu = corpus_bleu(expected, words, smoothing_function=SmoothingFunction().method1)
     chrf = corpus_chrf(known, list(texts), beta=CHRF_BETA)
-    return {"quality/bleu": 100 * bleu, "quality/chrf": 100 * chrf} | _rouge(texts, known)
+    equal = sum(text.strip() == reference.strip() for text, reference in zip(texts, known, strict=True)) / len(texts)
+    found = {"quality/exact": 100 * equal, "quality/bleu": 100 * bleu, "quality/chrf": 100 * chrf}
+    return found | _rouge(texts, known)
 
 
 def _rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:

@@ -4,12 +4,12 @@ import io
 
 import pytest
 
-from experiments.measurement.quality import quality
+from experiments.quality.references import quality
 
 
 def test_equal_texts_have_full_marks():
     text = "Der alte Lehrer kauft drei rote Äpfel."
-    metrics = ("bleu", "chrf", "rouge1", "rouge2", "rouge_l")
+    metrics = ("exact", "bleu", "chrf", "rouge1", "rouge2", "rouge_l")
     assert quality([text], [text]) == pytest.approx({f"quality/{metric}": 100 for metric in metrics})
 
 
@@ -26,6 +26,10 @@ def test_a_short_answer_pays_for_what_it_lacks():
 def test_chrf_sees_parts_of_words():
     near, far = (quality([text], ["Wörterbuch"])["quality/chrf"] for text in ("Wörterbücher", "Fenster"))
     assert near > 50 > 20 > far
+
+
+def test_exact_matches_are_whole_texts():
+    assert quality(["a b", "c d"], ["a b", "c"])["quality/exact"] == 50
 
 
 def test_rouge_is_the_mean_f1_over_texts():
@@ -48,8 +52,8 @@ def test_rouge_leaves_a_replaced_stderr_open():
 
 
 def test_rouge_needs_its_package(monkeypatch):
-    monkeypatch.setattr("experiments.measurement.quality.find_spec", lambda name: None)
-    assert set(quality(["a"], ["a"])) == {"quality/bleu", "quality/chrf"}
+    monkeypatch.setattr("experiments.quality.references.find_spec", lambda name: None)
+    assert set(quality(["a"], ["a"])) == {"quality/exact", "quality/bleu", "quality/chrf"}
 
 
 @pytest.mark.parametrize(("texts", "references"), [([], []), (["a", "b"], ["a", None])])

@@ -1,0 +1,1 @@
+"""Quality of outputs, by references or by tests."""

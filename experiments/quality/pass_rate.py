@@ -1,0 +1,68 @@
+"""Share of completed functions that pass their tests, each run in a limited process."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+SECONDS = 5  # of the clock, the start of Python included
+LIMITS = """\
+import resource
+for limit, most in (
+    (resource.RLIMIT_CPU, 2),  # seconds
+    (resource.RLIMIT_AS, 2**29),  # bytes
+    (resource.RLIMIT_FSIZE, 0),
+    (resource.RLIMIT_CORE, 0),
+):
+    resource.setrlimit(limit, (most, most))
+"""
+
+
+def pass_rate(prompts: Sequence[str], completions: Sequence[str], tests: Sequence[str]) -> dict[str, float]:
+    """Percentage of completions that pass their tests: pass@1 of HumanEval (Chen, M., et al., 2021).
+
+    A completion ends before its first line that is not indented.
+
+    The limits stop accidents: endless loops, large allocations, files. They are no sandbox against malice.
+    """
+    bodies = [prompt + _body(completion) for prompt, completion in zip(prompts, completions, strict=True)]
+    passed = [passes(body, test) for body, test in zip(bodies, tests, strict=True)]
+    return {"quality/pass_rate": 100 * sum(passed) / len(passed)}
+
+
+def passes(program: str, tests: str) -> bool:
+    """Whether a program and then its tests run to their end, in a process of their own and an empty folder."""
+    mark = secrets.token_hex(16)  # an empty file of this name is made at the end, so exiting early does not pass
+    ending = f"open({mark!r}, 'x').close()"
+    with TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", "\n".join((LIMITS, program, tests, ending))],
+            cwd=folder,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what the program has started ends with it
+        process.wait()
+        return (Path(folder) / mark).exists()
+
+
+def _body(completion: str) -> str:
+    """The completion up to its first line that is not indented; its first line continues the prompt's last."""
+    first, *lines = completion.split("\n")
+    kept = [first]
+    for line in lines:
+        if line and not line[0].isspace():
+            break
+        kept.append(line)
+    return "\n".join(kept)
