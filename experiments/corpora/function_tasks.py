@@ -35,7 +35,7 @@ TASKS = (
 
 
 class FunctionTasks:
-    """Signatures and docstrings of short functions to complete, with assertions as tests."""
+    """Signatures, docstrings and the word `return` of short functions, with assertions as tests."""
 
     def __init__(self, *, times: int):
         """
@@ -52,5 +52,5 @@ class FunctionTasks:
         """Yield the beginnings of all functions, then all again; names are numbered."""
         for number in range(1, self._times + 1):
             for signature, docstring, tests in TASKS:
-                prompt = f'def {signature}:\n    """{docstring}"""\n'
+                prompt = f'def {signature}:\n    """{docstring}"""\n    return'
                 yield Text(f"{signature} {number}", "functions", prompt, tests=tests)

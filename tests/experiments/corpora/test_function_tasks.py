@@ -19,9 +19,9 @@ BODIES = {
 @pytest.mark.parametrize("text", list(FunctionTasks(times=1).texts()), ids=lambda text: text.name)
 def test_tests_accept_what_is_right_alone(text):
     name = text.name.split("(")[0]
-    exec(f"{text.text}    return {BODIES[name]}\n{text.tests}", {})
+    exec(f"{text.text} {BODIES[name]}\n{text.tests}", {})
     with pytest.raises((AssertionError, TypeError)):
-        exec(f"{text.text}    return None\n{text.tests}", {})
+        exec(f"{text.text} None\n{text.tests}", {})
 
 
 def test_names_are_distinct_and_hide_no_builtin():
