@@ -35,7 +35,7 @@ from framework.core.validation import check_whole
 from framework.models.target import Target
 from framework.training.stored_states import StoredStates
 from framework.training.target_states import reads_states
-from framework.training.trainable import Trainable, counts_tokens
+from framework.training.trainable import Trainable, counts_tokens, trains_target
 
 DATA = ("texts", "conversations", "samples")
 INSTEAD = {
@@ -100,6 +100,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
         "versions": made["versions"],
         "drafter": drafter,
         "target_fingerprint": target.fingerprint,
+        "trains_target": trains_target(trainable),
     } | _facts(cfg, trainer, text, measures)
     (folder / PROVENANCE_FILE).write_text(json.dumps(facts, indent=1) + "\n")
     return facts
@@ -212,5 +213,6 @@ def main(cfg: DictConfig) -> None:
             print(f"To send the offline W&B run: {sends}")
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
         group = cfg.training.loaded_by.split(".")[0]  # the config group whose yaml loads the trained weights
-        loads = [f"{group}={trained}", f"{cfg.training.loaded_by}={relative(folder)}"]
+        loads = [f"{group}={choices.get(group, trained)}", f"{cfg.training.loaded_by}={relative(folder)}"]
+        loads += [f"target.path={relative(folder)}"] if facts["trains_target"] else []
         print(" ".join(["Next: python -m experiments.measure", *target, *loads]))

@@ -12,7 +12,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.models.target import Target
-from framework.training.trainable import FILLER, Trainable
+from framework.training.trainable import FILLER, Trainable, trains_target
 
 GAMMA, PROMPT_TOKENS, NEW_TOKENS = 4, 64, 64
 
@@ -43,14 +43,16 @@ class DecodingFigures:
             trainable.save(Path(folder), held_out)
             node = self._cfg.drafter.copy()
             OmegaConf.update(node, self._option, folder)
-            drafter = build_with_target(build(node), node, self._target)
+            target = trainable.target if trains_target(trainable) else self._target
+            drafter = build_with_target(build(node), node, target)
             engine = Engine(
-                target=self._target, drafter=drafter, gamma_policy=Fixed(gamma=GAMMA), sampling=Sampling(temperature=0)
+                target=target, drafter=drafter, gamma_policy=Fixed(gamma=GAMMA), sampling=Sampling(temperature=0)
             )
             prompts = [_prompt(window) for window in held_out[: self._number]]
-            tally = engine.generate(
-                prompts, stopping=Stopping(max_new_tokens=NEW_TOKENS), seeds=list(range(len(prompts)))
-            ).tally
+            # Past its end, a translation repeats itself, which any head predicts; windows of text go on.
+            eos = self._target.tokenizer.eos_token_id if self._target.model.text_start else None
+            stopping = Stopping(max_new_tokens=NEW_TOKENS, eos_ids=() if eos is None else (eos,))
+            tally = engine.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tally
         assert tally is not None
         metrics = tally.metrics()
         positions = {f"alpha/position/{place}": metrics.get(f"alpha/position/{place}") for place in range(1, GAMMA + 1)}

@@ -33,17 +33,17 @@ def check_ranges(target: Target, *, discount: float, ranks: int) -> None:
 
 
 def check_window(tokens: Tensor, number: int, key: str) -> None:
-    """Check the length of windows.
+    """Check the length of windows; pairs may be shorter, as their texts are.
 
     Args:
-        tokens: [..., T] int64 windows.
+        tokens: [B, T] int64 windows, or [B, 2, T] pairs.
         number: K.
         key: option that sets K.
 
     Raises:
         OptionError: T < K + 2, so that some future token has no label.
     """
-    if tokens.shape[-1] < number + 2:
+    if tokens.dim() == 2 and tokens.shape[-1] < number + 2:
         raise OptionError("window", tokens.shape[-1], f"at least {number + 2}, two more than trainable.{key}")
 
 

@@ -46,11 +46,12 @@ class MedusaTraining:
         """
         check_whole("num_heads", num_heads, least=1)
         check_ranges(target, discount=discount, ranks=ranks)
-        self.module: nn.Module = (
+        self.heads = (
             MedusaHeads(target, num_heads=num_heads, output=output).float()
             if path is None
             else _begun(path, target, num_heads=num_heads, output=output)
         )
+        self.module: nn.Module = self.heads
         self._target, self.states = target, TargetStates(target)
         self._num_heads = num_heads
         self._weights = torch.tensor([discount**head for head in range(1, num_heads + 1)], device=target.device)
@@ -60,11 +61,14 @@ class MedusaTraining:
         """Scalar loss of tokens [B, T] or [B, 2, T] int64.
 
         Raises:
-            ValueError: T < K + 2, so that some head has no label.
+            ValueError: windows with T < K + 2, so that some head has no label.
         """
         check_window(tokens, self._num_heads, "num_heads")
-        labels = labels_after(tokens, self._num_heads)
-        nats = functional.cross_entropy(self._logits(tokens).flatten(0, 2), labels.flatten(), reduction="none")
+        return self._loss(self._logits(tokens), labels_after(tokens, self._num_heads))
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Scalar loss of logits [B, N, K, V] and labels [B, N, K]."""
+        nats = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
         per_head = nats.view(labels.shape).sum((0, 1)) / mean_over_processes((labels != NO_LABEL).sum((0, 1)))
         return (self._weights * per_head).sum()
 
@@ -74,8 +78,7 @@ class MedusaTraining:
 
     def save(self, folder: Path, held_out: Tensor) -> None:
         """Write the heads with their accuracies on held-out windows [n, T] int64."""
-        assert isinstance(self.module, MedusaHeads)
-        save_heads(folder, self.module, target=self._target, accuracies=self.accuracies(held_out))
+        save_heads(folder, self.heads, target=self._target, accuracies=self.accuracies(held_out))
 
     def accuracies(self, tokens: Tensor) -> list[list[float]]:
         """`[K][R]`: how often the token of each rank is correct, over all positions of windows [n, T] int64."""
@@ -83,7 +86,7 @@ class MedusaTraining:
 
     def _logits(self, tokens: Tensor) -> Tensor:
         """[B, T - 2, K, V] float32 logits of the heads at every position but the last two."""
-        return self.module(self.states(tokens)[0][:, :-2]).float()
+        return self.heads(self.states(tokens)[0][:, :-2]).float()
 
 
 def _begun(path: str, target: Target, *, num_heads: int, output: str) -> MedusaHeads:

@@ -4,6 +4,7 @@ B rows, T tokens, H hidden, n layers.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Protocol, TypeGuard
 
 import torch
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 from framework.models.forward_output import LayerHooks
 from framework.models.target import Target
 from framework.training.stored_states import StoredStates
-from framework.training.trainable import Trainable, model_inputs
+from framework.training.trainable import Trainable, model_inputs, trains_target
 
 
 class TargetStates:
@@ -49,11 +50,10 @@ class ReadsStates(Trainable, Protocol):
 
 def reads_states(trainable: Trainable) -> TypeGuard[ReadsStates]:
     """Whether a trainable may read stored states."""
-    return hasattr(trainable, "states")
+    return hasattr(trainable, "states") and not trains_target(trainable)
 
 
-@torch.no_grad()
-def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+def output_layer_input(model: PreTrainedModel, tokens: Tensor, *, with_gradient: bool = False) -> Tensor:
     """[B, T, H] input of a model's output layer in an uncached pass over tokens [B, T] or [B, 2, T] int64."""
     seen: list[Tensor] = []
 
@@ -63,7 +63,8 @@ def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
 
     hook = model.get_output_embeddings().register_forward_pre_hook(look)
     try:
-        model(**model_inputs(tokens), use_cache=False)
+        with nullcontext() if with_gradient else torch.no_grad():
+            model(**model_inputs(tokens), use_cache=False)
     finally:
         hook.remove()
     return seen[0]

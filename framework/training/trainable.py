@@ -12,6 +12,8 @@ from typing import Protocol, TypeGuard, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
+from framework.models.target import Target
+
 FILLER = -1  # padding after the source or the text of a pair
 Integers = TypeVar("Integers", int, np.ndarray, Tensor)
 
@@ -59,6 +61,18 @@ class CountsTokens(Trainable, Protocol):
 def counts_tokens(trainable: Trainable) -> TypeGuard[CountsTokens]:
     """Whether it is one that CountsTokens."""
     return hasattr(trainable, "use_counts")
+
+
+class TrainsTarget(Trainable, Protocol):
+    """Optional: a Trainable that trains a copy of the target, too, and drafts for that copy alone."""
+
+    target: Target
+    """The copy as trained so far; `save` writes it into the folder, as a model that `target.path` loads."""
+
+
+def trains_target(trainable: Trainable) -> TypeGuard[TrainsTarget]:
+    """Whether it is one that TrainsTarget."""
+    return hasattr(trainable, "target")
 
 
 def complement(ids: Integers) -> Integers:

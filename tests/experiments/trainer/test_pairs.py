@@ -57,6 +57,12 @@ def test_texts_have_no_padding_in_common(target):
     assert tokens.shape[2] > 30 and texts_of(tokens).shape == (1, 2 + len(target.tokenizer("")["input_ids"]))
 
 
+def test_texts_may_be_shorter_than_the_heads_reach(target):
+    tokens = pairs_of(target, texts=TEXTS[:1]).sample_evenly(1)
+    training = MedusaTraining(target, num_heads=7, output="tied", discount=0.8, ranks=2)
+    assert texts_of(tokens).shape[1] < 7 + 2 and training.loss(tokens).isfinite()
+
+
 def test_what_cannot_be_trained_on_is_refused(target):
     with pytest.raises(ValueError, match=r"no pair has at most 2 tokens a side; raise training\.window"):
         pairs_of(target, longest=2)
