@@ -88,11 +88,18 @@ def draw(cfg: DictConfig) -> Drawn:
         for name in ("alpha/overlap", "alpha/empirical", "tau")
         if metrics[name] is not None
     ]
+    share, levels = _difference(decoded["target"], decoded["speculative"], given=source.rows)
     words = (
         f"{', '.join(numbers)}; no whole image: {broken['target']} of {len(prompts)} plain, {broken['speculative']} "
-        "speculative"
+        f"speculative; pixels that differ from plain decoding: {share:.1%}, by {levels:.3f} levels on average of all"
     )
     return Drawn({"real": [whole[prompt.name] for prompt in prompts]} | decoded, source.rows, words)
+
+
+def _difference(plain: list[str], other: list[str], *, given: int) -> tuple[float, float]:
+    """Share of decoded pixels that differ between two lists of images, and the mean absolute difference in levels."""
+    difference = np.abs([_pixels(a) - _pixels(b) for a, b in zip(plain, other, strict=True)])[:, given:]
+    return (difference > 0).sum() / max(1, difference.size), difference.sum() / max(1, difference.size)
 
 
 def picture(drawn: Drawn) -> Figure:
