@@ -27,6 +27,7 @@ CORPUS = "Ab ca bab. " * 300
 CONF = Path(measure.__file__).parents[1] / "conf"
 # Overrides of studies that ask for more than the tiny models have, or for many points that are alike.
 FITTING = {
+    "blockwise_translation": ["drafter.path=${zoo:medusa}"],
     "early_exit": ["drafter.exit_after=1,2"],
     "paper_table2": ["gamma.gamma=1,10"],
     "paper_figures": ["gamma.gamma=1,10"],
