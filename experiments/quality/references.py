@@ -40,9 +40,10 @@ def _rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         return {}
     from absl import logging
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import DefaultTokenizer
 
     # The handler of rouge-score's log would later close a stream that has replaced stderr, such as a notebook's.
     logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
-    scorer = RougeScorer(list(ROUGE), use_stemmer=True)
+    scorer = RougeScorer(list(ROUGE), tokenizer=DefaultTokenizer(use_stemmer=True))  # the default one, without a notice
     scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
     return {metric: 100 * sum(score[kind].fmeasure for score in scores) / len(scores) for kind, metric in ROUGE.items()}
