@@ -9,10 +9,12 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from drafters.input_copy import InputCopy
 from drafters.small_transformer import SmallTransformer
 from experiments.config.resolvers import ZOO, register_resolvers
 from experiments.corpora.grammar_pairs import GrammarPairs
 from experiments.corpora.standard_library import StandardLibrary
+from experiments.corpora.typos import MisspeltSentences
 from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.proof.tiny_drafters import drafter_node
 from experiments.quality.references import quality
@@ -219,4 +221,24 @@ def test_translations_with_each_drafter_are_the_targets_own(size, batch_size):
     drafter = SmallTransformer(translator(), model=model)
     got = decoded_with(translator(), drafter, sources()[:40], ending(), batch_size)
     found = differences(translator(), sources()[:40], translations()[:40], got)
+    assert within_float32(found, sum(map(len, got))), found
+
+
+CORRECTOR = ZOO / "typo_corrector"
+
+
+@pytest.mark.parametrize("name, batch_size", [("target", 8), ("shallow", 1)])
+def test_typos_are_corrected_with_and_without_copies_of_the_source(name, batch_size):
+    path = str(CORRECTOR / name)
+    target = load_target(path=path, dtype="float32", device="cpu", attention="sdpa", context=None)
+    pairs = list(MisspeltSentences(split="held_out", size=24, sentences=1, rate=0.2, seed=0).texts())
+    sources = [target.tokenizer(pair.text)["input_ids"] for pair in pairs]
+    stopping = Stopping(max_new_tokens=64, eos_ids=(target.tokenizer.eos_token_id,))
+    plain = Autoregressive(target=target, sampling=GREEDY)
+    written = plain.generate(sources, stopping=stopping, seeds=[0] * len(sources)).tokens
+    texts = [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in written]
+    claimed = json.loads((CORRECTOR / "provenance.json").read_text())[name]["quality/exact"]
+    assert abs(quality(texts, [pair.reference for pair in pairs])["quality/exact"] - claimed) < 30
+    got = decoded_with(target, InputCopy(target, max_ngram=3), sources, stopping, batch_size)
+    found = differences(target, sources, written, got)
     assert within_float32(found, sum(map(len, got))), found
