@@ -17,6 +17,7 @@ for limit, most in (
     (resource.RLIMIT_CPU, 2),  # seconds
     (resource.RLIMIT_AS, 2**29),  # bytes
     (resource.RLIMIT_FSIZE, 0),
+    (resource.RLIMIT_NPROC, 0),  # no further process or thread; without effect for root
     (resource.RLIMIT_CORE, 0),
 ):
     resource.setrlimit(limit, (most, most))
@@ -36,12 +37,14 @@ def pass_rate(prompts: Sequence[str], completions: Sequence[str], tests: Sequenc
 
 
 def passes(program: str, tests: str) -> bool:
-    """Whether a program and then its tests run to their end, in a process of their own and an empty folder."""
+    """Whether a program and then its tests run to their end, in a process and a folder of their own."""
     mark = secrets.token_hex(16)  # an empty file of this name is made at the end, so exiting early does not pass
     ending = f"open({mark!r}, 'x').close()"
     with TemporaryDirectory() as folder:
+        file = Path(folder) / "program.py"  # an argument could be neither long nor hold a null character
+        file.write_text("\n".join((LIMITS, program, tests, ending)), encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", "\n".join((LIMITS, program, tests, ending))],
+            [sys.executable, "-I", str(file)],
             cwd=folder,
             env={},
             stdin=subprocess.DEVNULL,

@@ -31,7 +31,7 @@ class Text:
     tests: str | None = None
 
     def __post_init__(self) -> None:
-        for text in (self.text, self.reference or "", *self.next_turns, *self.answers):
+        for text in (self.text, self.reference or "", self.tests or "", *self.next_turns, *self.answers):
             try:
                 text.encode()
             except UnicodeEncodeError as error:
