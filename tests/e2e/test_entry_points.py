@@ -23,7 +23,7 @@ from framework.heads.acceptance_head import AcceptanceHead, save_head
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import load_target
 
-CORPUS = "Ab ca bab. " * 300
+CORPUS = 'def ab(c):\n    """Ab ca bab ba."""\n    a = c\n    b = a\n    return b\n\n\n# ' + "Ab ca bab. " * 300
 CONF = Path(measure.__file__).parents[1] / "conf"
 # Overrides of studies that ask for more than the tiny models have, or for many points that are alike.
 FITTING = {
@@ -47,6 +47,7 @@ def tiny(tmp_path_factory) -> list[str]:
     for size in ("small", "base", "large"):  # of the tasks of the paper's tables
         save_tiny(folder / f"drafter_{size}", seed=3, context=256)
         save_tiny(folder / "translation" / f"drafter_{size}", seed=4, context=256)
+    (folder / "summaries").symlink_to(folder / "translation")
     target = load_target(path=str(folder / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
     save_head(folder / "stop_head", AcceptanceHead(width=2, num_blocks=1), {})
     for name, save in FITTED.items():
@@ -331,8 +332,9 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
     resolvers.register_resolvers()  # other tests put theirs in its place
     monkeypatch.setattr(StandardLibrary, "__init__", _tiny_library(StandardLibrary.__init__, folder))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "outputs" / "larger_translation").mkdir(parents=True)
-    (tmp_path / "outputs" / "larger_translation" / "models").symlink_to(Path(folder) / "translation")
+    for task in ("translation", "summaries"):
+        (tmp_path / "outputs" / f"larger_{task}").mkdir(parents=True)
+        (tmp_path / "outputs" / f"larger_{task}" / "models").symlink_to(Path(folder) / task)
     run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
         f"hydra.sweep.dir={tmp_path}", *FITTING.get(study, []))  # fmt: skip
     records = load_records(tmp_path)
