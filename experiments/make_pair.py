@@ -126,16 +126,15 @@ def first_model(recipe: DictConfig, tokenizer: PreTrainedTokenizerFast, seed: in
     return model
 
 
-def score(folder: Path, pairs: list[Text], cfg: DictConfig) -> dict[str, float]:
-    """Quality of a trained model's greedy outputs."""
+def score(folder: Path, pairs: list[Text], cfg: DictConfig, *, longest_source: int | None) -> dict[str, float]:
+    """Quality of a trained model's greedy outputs for sources cut to `longest_source` tokens."""
     target = load_target(path=str(folder), dtype="float32", device=cfg.device, attention="auto", context=None)
     plain = Autoregressive(target=target, sampling=Sampling(temperature=0))
     stopping = Stopping(max_new_tokens=int(cfg.data.longest), eos_ids=(target.tokenizer.eos_token_id,))
-    longest_source = int(cfg.data.longest) if cfg.data.cut_sources else None
     texts: list[str] = []
     for start in range(0, len(pairs), SENTENCES_PER_BATCH):
-        some = pairs[start : start + SENTENCES_PER_BATCH]
-        sources = [leading_tokens(target.tokenizer, pair.text, longest_source) for pair in some]
+        some = [pair.text for pair in pairs[start : start + SENTENCES_PER_BATCH]]
+        sources = leading_tokens(target.tokenizer, some, longest_source)
         found = plain.generate(sources, stopping=stopping, seeds=list(range(len(sources)))).tokens
         texts += [target.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in found]
     return quality(texts, [pair.reference for pair in pairs])
@@ -185,7 +184,7 @@ def make_pair(cfg: DictConfig) -> None:
             "seconds": round(trainer.seconds),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             **trainer.history[-1],
-            **score(folder / name, held_out[: cfg.data.scored_pairs], cfg),
+            **score(folder / name, held_out[: cfg.data.scored_pairs], cfg, longest_source=longest_source),
         }
         print(name, json.dumps(facts[name]), flush=True)
         if teacher is None:

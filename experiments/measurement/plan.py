@@ -48,8 +48,8 @@ class Plan:
         repeats: timings per batch.
         seed: prompt i decodes with seed + i.
         hugging_face: whether to time Hugging Face's `generate` as well (batch size 1 only).
-        runs_completions: whether to run the completions of prompts with their tests.
         teacher_forced: whether to count alpha at every position of the target's text, too (chains only).
+        runs_completions: whether to run the completions of prompts with their tests.
         compiled: whether rounds and the baseline's steps are compiled graphs.
         refill: whether a finished row takes the next prompt, so that all prompts are one batch.
         arrivals: process by which the prompts arrive in a further run of every decoder; None: no such run.

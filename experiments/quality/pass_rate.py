@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,9 +64,4 @@ def passes(program: str, tests: str) -> bool:
 def _body(completion: str) -> str:
     """The completion up to its first line that is not indented; its first line continues the prompt's last."""
     first, *lines = completion.split("\n")
-    kept = [first]
-    for line in lines:
-        if line and not line[0].isspace():
-            break
-        kept.append(line)
-    return "\n".join(kept)
+    return "\n".join([first, *takewhile(lambda line: not line or line[0].isspace(), lines)])

@@ -49,7 +49,7 @@ def tokenised(
         start: token ids prepended to every answer.
         longest_source: number of tokens to which sources are cut on the right, before their end token; None: no limit.
     """
-    sources = [leading_tokens(tokenizer, text.text, longest_source) for text in texts]
+    sources = leading_tokens(tokenizer, [text.text for text in texts], longest_source)
     answers = tokenizer([text.reference for text in texts], verbose=False)["input_ids"]
     return [(source, start + answer) for source, answer in zip(sources, answers, strict=True)]
 

@@ -81,10 +81,7 @@ def _sampled_pairs(
     if samples.prompt_tokens is not None:
         given = f"samples.prompt_tokens is {samples.prompt_tokens}"
         raise ValueError(f"{given}; allowed for a target with an encoder: null, for whole sources")
-    with status("reading prompts"):
-        sources = _begun(cfg, "prompts", target, samples)
-    print(f"the target answers {samples.count} prompts; cached answers are reused", flush=True)
-    answered = sampled(sources, target, samples, folder=folder, ranks=ranks)
+    answered = sampled(_begun(cfg, "prompts", target, samples), target, samples, folder=folder, ranks=ranks)
     return Pairs(((source, target.model.text_start + answer) for source, answer in answered), longest=window)
 
 
@@ -129,18 +126,18 @@ def _conversations(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
 def _sampled(
     cfg: DictConfig, key: str, target: Target, samples: Samples, folder: Path, ranks: Ranks | None
 ) -> np.ndarray:
-    with status(f"reading {key}"):
-        begun = _begun(cfg, key, target, samples)
-    print(f"the target generates {samples.count} texts from {key}; cached ones are reused", flush=True)
-    return stream_of_samples(begun, target, samples, folder=folder, ranks=ranks)
+    return stream_of_samples(_begun(cfg, key, target, samples), target, samples, folder=folder, ranks=ranks)
 
 
 def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[list[int]]:
-    """Token ids of the prompts that the target continues."""
-    if samples.prompt_tokens is None:
-        node = OmegaConf.create({"prompts": cfg[key], "max_new_tokens": samples.new_tokens})
-        return [list(prompt.tokens) for prompt in build_prompts(node, target).prompts]
-    windows = Windows(
-        _stream(cfg, key, target), samples.prompt_tokens, text=f"{key}.source", length="samples.prompt_tokens"
-    )
-    return windows.drawn(samples.count, seed=cfg.seed, step=0).tolist()
+    """Read the token ids of the prompts that the target continues."""
+    with status(f"reading {key}"):
+        if samples.prompt_tokens is None:
+            node = OmegaConf.create({"prompts": cfg[key], "max_new_tokens": samples.new_tokens})
+            begun = [list(prompt.tokens) for prompt in build_prompts(node, target).prompts]
+        else:
+            stream, length = _stream(cfg, key, target), "samples.prompt_tokens"
+            windows = Windows(stream, samples.prompt_tokens, text=f"{key}.source", length=length)
+            begun = windows.drawn(samples.count, seed=cfg.seed, step=0).tolist()
+    print(f"the target generates {samples.count} texts from {key}; cached ones are reused", flush=True)
+    return begun

@@ -1,7 +1,8 @@
 """Prompts from texts: token ids that fit the context of the target."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from transformers import PreTrainedTokenizerBase
 
@@ -103,7 +104,7 @@ def make_prompts(
         if as_chat:
             tokens = tuple(chat_tokens(tokenizer, [text.text], system=system, max_prompt_tokens=max_prompt_tokens))
         else:
-            tokens = tuple(leading_tokens(tokenizer, text.text, max_prompt_tokens))
+            tokens = tuple(leading_tokens(tokenizer, [text.text], max_prompt_tokens)[0])
         if not tokens:
             raise ValueError(f"prompt {text.name} has no tokens: its text is {text.text!r} (see prompts=)")
         if max(tokens) >= vocabulary_size:
@@ -132,19 +133,29 @@ def make_prompts(
     return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)
 
 
-def leading_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int | None) -> list[int]:
-    """Tokens of a text, cut on the right to at most `most` tokens; special tokens around the text are kept.
+def leading_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most: int | None) -> list[list[int]]:
+    """Tokens of every text, cut on the right to at most `most` tokens; special tokens at its end are kept.
+
+    The tokenizer's own truncation would change the tokenizer, and the files that it is saved to.
 
     Args:
         tokenizer: tokenizer that may add special tokens, such as the end token of a T5's source.
-        text: any text.
-        most: number of tokens, special ones included; None: no limit.
+        texts: any texts.
+        most: number of tokens per text, special ones included; None: no limit.
     """
-    side, tokenizer.truncation_side = tokenizer.truncation_side, "right"
     # Not verbose: the tokenizer would warn of texts longer than the context, such as whole files.
-    tokens: list[int] = tokenizer(text, truncation=most is not None, max_length=most, verbose=False)["input_ids"]
-    tokenizer.truncation_side = side
-    return tokens
+    found = tokenizer(list(texts), return_special_tokens_mask=most is not None, verbose=False)
+    if most is None:
+        return found["input_ids"]
+    return [_cut(*each, most) for each in zip(found["input_ids"], found["special_tokens_mask"], strict=True)]
+
+
+def _cut(tokens: list[int], is_special: list[int], most: int) -> list[int]:
+    if len(tokens) <= most:
+        return tokens
+    num_last = sum(1 for _ in takewhile(bool, reversed(is_special)))
+    last = tokens[len(tokens) - num_last :]
+    return (tokens[: max(0, most - num_last)] + last)[:most]
 
 
 def _texts_of(source: PromptSource) -> Iterator[Text]:

@@ -27,7 +27,10 @@ ELSEWHERE = {
     "wmt14",
     "xsum",
 }
-LARGE = {"digits", "digits_train", "docstrings", "domain_switch", "standard_library_train", "typos"}
+LARGE = {
+    "digits", "digits_train", "docstrings", "domain_switch", "function_summaries_train", "standard_library_train",
+    "typos",
+}  # fmt: skip
 
 
 class Numbered:

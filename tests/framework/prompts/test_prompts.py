@@ -92,8 +92,14 @@ def test_special_tokens_are_the_tokenizers_choice() -> None:
 
 def test_a_cut_text_keeps_its_end_token() -> None:
     tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / "experiments" / "zoo" / "translation" / "target")
-    whole = leading_tokens(tokenizer, "the old man sees a cat", None)
-    assert leading_tokens(tokenizer, "the old man sees a cat", 4) == [*whole[:3], tokenizer.eos_token_id]
+    texts = ["the old man sees a cat", "a cat"]
+    whole, short = leading_tokens(tokenizer, texts, None)
+    for most in range(1, len(whole) + 2):
+        (cut, _), saved = leading_tokens(tokenizer, texts, most), tokenizer.backend_tokenizer.truncation
+        assert saved is None, "later texts, and saved tokenizers, would be cut as well"
+        assert cut == tokenizer(texts[0], truncation=True, max_length=most)["input_ids"]
+        tokenizer.backend_tokenizer.no_truncation()
+    assert leading_tokens(tokenizer, texts, 4) == [[*whole[:3], tokenizer.eos_token_id], short]
 
 
 def test_max_prompt_tokens_cuts_before_the_length_is_judged() -> None:
