@@ -18,7 +18,7 @@ compare: $(INSTALLED)  ## Compare seven drafters (suite=all: more) on held-out t
 benchmark: $(INSTALLED)  ## Time every decoder, eager and compiled, against Hugging Face's; half an hour the first time
 	$(BIN)/python -m experiments.benchmark
 
-prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and injected faults
+prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and injected faults; an hour on one core
 	$(BIN)/python -m experiments.prove
 
 # With $(PYTHON) and its packages, not .venv: images with a GPU bring their own PyTorch, and may reach no package index.

@@ -6,7 +6,7 @@ import sys
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import run_command
 from experiments.config.help_text import commands
-from experiments.config.override_checks import wrong_choice
+from experiments.config.parsed_overrides import wrong_choice
 
 
 def main() -> None:

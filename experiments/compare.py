@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -30,6 +30,8 @@ from experiments.reporting.tables.text_table import shown
 from experiments.results.record import Record
 from experiments.results.records import load_records
 
+# Options that have an effect beside records=.
+READ_WITH_RECORDS = ("records=", "compare_to=", "publish=", "accepted_lengths=", "tracker")
 PROJECT = "wandb:"  # prefix of records= for a W&B project
 
 
@@ -41,6 +43,7 @@ def main(cfg: DictConfig) -> None:
         check_kind("accepted_lengths", cfg.accepted_lengths, [bool])
         earlier = None if cfg.compare_to is None else read_records("compare_to", str(cfg.compare_to))
         if cfg.records is not None:
+            check_read(HydraConfig.get().overrides.task)
             records = read_records("records", str(cfg.records))
             tracker = build_tracker(cfg, ResourceCache()) if cfg.publish else None
             if tracker:
@@ -139,6 +142,19 @@ def check_publish(cfg: DictConfig) -> None:
         raise ValueError(f"publish is true, and records is {cfg.records!r}; allowed: a folder of records")
 
 
+def check_read(overrides: Iterable[str]) -> None:
+    """
+    Args:
+        overrides: those of the command line.
+
+    Raises:
+        ValueError: an override would change what is measured, and earlier records are shown.
+    """
+    for override in overrides:
+        if not override.lstrip("+~").startswith(READ_WITH_RECORDS):
+            raise ValueError(f"records is set, so nothing is measured with {override}; leave out one of them")
+
+
 def check_temperatures(cfg: DictConfig) -> None:
     """
     Raises:
@@ -147,6 +163,8 @@ def check_temperatures(cfg: DictConfig) -> None:
     temperatures = cfg.temperatures if OmegaConf.is_list(cfg.temperatures) else []
     if not temperatures or not all(type(value) in (int, float) and 0 <= value < math.inf for value in temperatures):
         raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: a list of numbers >= 0, such as [0,1]")
+    if len(set(temperatures)) < len(temperatures):
+        raise ValueError(f"temperatures is {cfg.temperatures!r}; allowed: each temperature once")
 
 
 def at_temperature(cfg: DictConfig, temperature: float) -> DictConfig:

@@ -59,12 +59,26 @@ def prompt_of(cfg: DictConfig) -> str:
     if prompt is not None and cfg.prompt_file is not None:
         raise ValueError("prompt and prompt_file are both set; allowed: one of them")
     if prompt is None and cfg.prompt_file is not None:
-        prompt = Path(cfg.prompt_file).read_text(encoding="utf-8")
+        prompt = _read(Path(cfg.prompt_file).expanduser())
     elif prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read()
     if not prompt:
         raise ValueError('there is no prompt; set prompt="..." or prompt_file=FILE, or pipe a text in')
     return prompt
+
+
+def _read(file: Path) -> str:
+    """
+    Raises:
+        ValueError, OSError: the file is missing, a folder, or no text.
+    """
+    allowed = "allowed: a text file in UTF-8"
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise type(error)(f"prompt_file is {str(file)!r}: {error.strerror}; {allowed}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"prompt_file is {str(file)!r}, which is no text ({error.reason}); {allowed}") from None
 
 
 def write(completions: Iterator[Completion]) -> Completion:

@@ -31,8 +31,8 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
 from framework.models.pretrained import load_target
-from framework.prompts.prompt_set import leading_tokens
 from framework.prompts.prompt_source import Text
+from framework.prompts.truncation import leading_tokens
 from framework.training.trainable import FILLER, model_inputs, texts_of
 
 PAD, END = "<pad>", "</s>"  # ids 0 and 1, as in T5; pad is also the decoder's start token

@@ -31,6 +31,7 @@ from experiments.config.builders import (
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
 from experiments.reporting.tables.text_table import markdown, shown
+from framework.core.option_error import options_under
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, text_of
 from framework.core.validation import check_whole
@@ -165,9 +166,11 @@ def measured(cfg: DictConfig) -> tuple[list[str], list[float], list[list[float]]
     """
     with status("loading the models"):
         node = {"dtype": cfg.target.dtype, "attention": cfg.target.attention}
-        small = [load_draft_model(path=path, **node) for path in cfg.models]
+        with options_under("models"):
+            small = [load_draft_model(path=path, **node) for path in cfg.models]
         target = build_target(cfg)
-        loaded = [load(target) for load in small]
+        with options_under("models"):
+            loaded = [load(target) for load in small]
     if cfg.costs is None and target.model.text_start:
         raise ValueError("costs is null; allowed for an encoder-decoder target: a list of numbers in (0, 1]")
     sampling = build_sampling(cfg)

@@ -42,6 +42,8 @@ def replay(cfg: DictConfig) -> Iterator[tuple[str, str, Tally]]:
         ValueError: a prompt has no reference, a drafter drafts on the device or drafts trees, or an option is wrong.
     """
     check_basics(cfg, {"max_new_tokens": 1}, or_null=("prompts.count", "prompts.max_prompt_tokens", "target.context"))
+    if not str(cfg.gamma.get("_target_")).endswith(".Fixed"):
+        raise ValueError("gamma is a policy that adapts; allowed: fixed, with its number of tokens as gamma.gamma")
     varied = variations(cfg)
     for each in varied.values():
         build(each.prompts.source), build(each.gamma), [build(node) for node in each.drafters.values()]

@@ -23,6 +23,7 @@ from rich.console import Console
 
 from experiments.config.cli_errors import one_line_errors
 from experiments.config.command import command
+from experiments.config.override_checks import check_overrides
 from experiments.measure import error_on_disk, measure_point
 from experiments.measurement.resource_cache import ResourceCache
 from experiments.reporting.publish import relative
@@ -87,7 +88,42 @@ def check_space(cfg: DictConfig) -> dict[str, Any]:
             raise ValueError(f"search_space.{key} is {values!r}; allowed: a list, or {{low: 1, high: 8, step: 1}}")
         if key in set_by_hand:
             raise ValueError(f"{key} is set, and search_space.{key} searches for it; leave out one of them")
+    _check_values(space)
     return space
+
+
+def _check_values(space: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: a group does not have a choice, or none of the choices has an option.
+    """
+    firsts = {key: values["low"] if _is_range(values) else values[0] for key, values in space.items()}
+    lists = {key: values for key, values in space.items() if "." not in key and not _is_range(values)}
+    groups = [in_words({key: value}) for key, values in lists.items() for value in values]
+    options = [in_words({key: value}) for key, value in firsts.items() if key not in lists]
+    try:
+        for choice in groups:
+            check_overrides("search", [choice])
+        for option in options:
+            part = option.partition(".")[0]
+            choices = [choice for choice in groups if choice.startswith(f"{part}=")]
+            _check_any([[*([choice] if choice else []), option] for choice in choices or [""]])
+    except ValueError as error:
+        raise ValueError(f"search_space: {error}") from error
+
+
+def _check_any(alternatives: list[list[str]]) -> None:
+    """
+    Raises:
+        ValueError: none of the lists of overrides can be applied.
+    """
+    for number, overrides in enumerate(alternatives, start=1):
+        try:
+            check_overrides("search", overrides)
+            return
+        except ValueError:
+            if number == len(alternatives):
+                raise
 
 
 def _is_range(values: Any) -> bool:

@@ -37,9 +37,11 @@ from framework.training.stored_states import StoredStates
 from framework.training.target_states import reads_states
 from framework.training.trainable import Trainable, counts_tokens, trains_target
 
+CHECKPOINT = "checkpoint.pt"
 DATA = ("texts", "conversations", "samples")
 INSTEAD = {
     "layer_skip": " (python -m experiments.search_layers finds its layers)",
+    "peagle": " (drafter=dart trains a layer that it drafts with)",
     "eagle_tree": " (it drafts with a layer that drafter=eagle3 or drafter=eagle trains)",
     "transformer_tree": " (it drafts with the model that drafter=small_transformer trains)",
 }
@@ -61,6 +63,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
         ValueError, OSError: the message names the yaml key.
     """
     recipe, samples, factory = check_before_loading(cfg, drafter)
+    check_folder(folder)
     if recipe.batch % ranks.size:
         raise OptionError("training.batch", recipe.batch, f"a multiple of the {ranks.size} processes")
     states = None if cfg.states is None else Path(str(cfg.states)).expanduser()
@@ -75,7 +78,7 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
     if stored:
         use_states(stored, trainable, target, recipe, drafter)
     made_of = _made_of(cfg, samples, target) | {"states": stored and stored.index.dtype}
-    trainer = Trainer(trainable, recipe, file=folder / "checkpoint.pt", made_of=made_of, ranks=ranks)
+    trainer = Trainer(trainable, recipe, file=folder / CHECKPOINT, made_of=made_of, ranks=ranks)
     cache = (states or Path(cfg.folder)) / "samples"
     stride = recipe.window if stored else 1
     text = read_text(cfg, target, samples, window=recipe.window, folder=cache, stride=stride, ranks=ranks)
@@ -94,16 +97,39 @@ def train(cfg: DictConfig, drafter: str, folder: Path, ranks: Ranks) -> dict[str
     trainable.save(folder, tested)
     measures = {"tokens": tested.numel(), "fingerprint": held_out.fingerprint()} | trainable.evaluate(tested)
     measures |= figures(trainable, tested)
-    made = provenance(target.device)
+    made, made_for = provenance(target.device), trainable.trained_target() if trains_target(trainable) else target
     facts = {
         "command": made["command"],
         "versions": made["versions"],
         "drafter": drafter,
-        "target_fingerprint": target.fingerprint,
-        "trains_target": trains_target(trainable),
+        "target_fingerprint": made_for.fingerprint,
+        "trained_from": target.fingerprint if trains_target(trainable) else None,  # the target that a copy began as
     } | _facts(cfg, trainer, text, measures)
     (folder / PROVENANCE_FILE).write_text(json.dumps(facts, indent=1) + "\n")
     return facts
+
+
+def check_drafter(cfg: DictConfig, drafter: str, trained: str | None) -> None:
+    """
+    Raises:
+        ValueError: the drafter cannot load the weights of the training.
+    """
+    those = cfg.training.get("drafters") if "training" in cfg else None
+    if those is not None and drafter not in those:
+        problem = f"which does not load what training={trained} trains"
+        raise ValueError(f"drafter is {drafter!r}, {problem}; allowed: {', '.join(those)}, or another training=")
+
+
+def check_folder(folder: Path) -> None:
+    """
+    Raises:
+        FileExistsError: the folder holds a trained drafter whose training cannot be resumed.
+    """
+    if (folder / CHECKPOINT).exists():
+        return
+    if found := [*folder.glob("*.safetensors"), *folder.glob(PROVENANCE_FILE)]:
+        allowed = f"a new or empty folder, or one with the {CHECKPOINT} of a training to resume"
+        raise FileExistsError(f"folder is {str(folder)!r}, which holds {found[0].name}; allowed: {allowed}")
 
 
 def check_lengths(cfg: DictConfig, recipe: Recipe, samples: Samples | None, target: Target) -> None:
@@ -182,9 +208,11 @@ def check_training(
 ) -> tuple[Recipe, Samples, Callable[..., Trainable]]:
     """Check the options of a training and of its texts, under these keys, as `check_before_loading` does."""
     if "training" not in cfg:
+        drafters = [name for name in yamls("training") if name in yamls("drafter")]
+        others = [f"training={name}" for name in yamls("training") if name not in drafters]
         raise ValueError(
-            f"drafter is {drafter!r}, which is not trained{INSTEAD.get(drafter, '')}; allowed: "
-            f"{', '.join(name for name in yamls('training') if name in yamls('drafter'))}, or training=stop_head"
+            f"drafter is {drafter!r}, which is not trained{INSTEAD.get(drafter, '')}; allowed: {', '.join(drafters)}, "
+            f"or {', '.join(others)}"
         )
     if cfg.data not in DATA:
         raise ValueError(f"data is {cfg.data!r}; allowed: {', '.join(DATA)}")
@@ -201,6 +229,7 @@ def main(cfg: DictConfig) -> None:
     with one_line_errors(interrupted="the same command resumes from the last checkpoint"):
         choices, folder = HydraConfig.get().runtime.choices, Path(HydraConfig.get().runtime.output_dir)
         trained, ranks = choices["training"], joined()
+        check_drafter(cfg, choices["drafter"], trained)
         tracker: TrainingTracker = build(cfg.tracker)
         with ranks.printing():
             facts = train(cfg, trained, folder, ranks)
@@ -214,5 +243,5 @@ def main(cfg: DictConfig) -> None:
         target = [each for each in HydraConfig.get().overrides.task if each.startswith("target")]
         group = cfg.training.loaded_by.split(".")[0]  # the config group whose yaml loads the trained weights
         loads = [f"{group}={choices.get(group, trained)}", f"{cfg.training.loaded_by}={relative(folder)}"]
-        loads += [f"target.path={relative(folder)}"] if facts["trains_target"] else []
+        loads += [f"target.path={relative(folder)}"] if facts["trained_from"] else []
         print(" ".join(["Next: python -m experiments.measure", *target, *loads]))

@@ -3,6 +3,7 @@
 Hydra finds sweepers only in a package named hydra_plugins, which must not have an `__init__.py`.
 """
 
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ class ResumingSweeper(BasicSweeper):
             )
         configs, overrides = self._points(arguments)
         check_cores(self.config.hydra.launcher, list(configs.values()))
+        _check_points(configs, overrides)
         sweep = Sweep.of(overrides, {name: _task_text(cfg) for name, cfg in configs.items()})
         given = [text.lstrip("+").split("=")[0] for text in self.config.hydra.overrides.hydra]
         folder, lock = claim(Path(self.config.hydra.sweep.dir), sweep, is_chosen="hydra.sweep.dir" in given)
@@ -143,6 +145,28 @@ class ResumingSweeper(BasicSweeper):
                 )
             configs[name] = config
         return configs, dict(zip(configs, batch, strict=True))
+
+
+def _check_points(configs: dict[str, DictConfig], overrides: dict[str, list[str]]) -> None:
+    """Run the checks of every point that need no model, and print the errors if some points pass.
+
+    Raises:
+        ValueError, OSError: no point passes.
+    """
+    from experiments.config.builders import build_sampling, check_before_loading  # takes seconds
+
+    errors: dict[str, Exception] = {}
+    for name, cfg in configs.items():
+        try:
+            build_sampling(cfg)
+            check_before_loading(cfg, {"drafter": cfg.drafter})
+        except Exception as error:
+            errors[name] = error
+    if len(errors) == len(configs):
+        raise next(iter(errors.values()))
+    for name, reason in errors.items():
+        point, line = " ".join(overrides[name]), " ".join(str(reason).split())
+        print(f"{point} cannot be measured: {line}", file=sys.stderr, flush=True)
 
 
 def _task_text(config: DictConfig) -> str:

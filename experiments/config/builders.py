@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.cli_errors import status
+from experiments.config.cli_errors import announce, status
 from experiments.config.help_text import CONF
 from experiments.config.loaded_models import NO_MODELS, LoadedModels
 from experiments.config.option_checks import check_kind, check_options
@@ -336,9 +336,16 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
     turns = [cfg.batch_size, cfg.stop_at_eos, cfg.stop_strings] if cfg.multi_turn else []
     made_of = _text("prompts", cfg.prompts, cfg.max_new_tokens, *turns)
     prompts = resources.derived(made_of, lambda: _all_turns(cfg, target, stopping))
-    if cfg.run_completions and any(prompt.tests is None for prompt in prompts.prompts):
+    have_tests = all(prompt.tests is not None for prompt in prompts.prompts)
+    if cfg.run_completions and not have_tests:
         allowed = "false, or prompts with tests, such as prompts=function_tasks"
         raise ValueError(f"run_completions is True; allowed: {allowed}")
+    is_cut = bool(prompts.num_truncated or cfg.prompts.max_prompt_tokens)
+    if cfg.run_completions and (is_cut or prompts.chat or cfg.multi_turn):
+        allowed = "whole code: prompts.chat=false multi_turn=false prompts.max_prompt_tokens=null prompts.overflow=skip"
+        raise ValueError(f"run_completions is True, with prompts {'cut' if is_cut else 'of chats'}; allowed: {allowed}")
+    if have_tests and not cfg.run_completions:
+        announce("no pass rate: run_completions=true would run the model's code with the prompts' tests")
     return Plan(
         prompt_set=prompts,
         batch_size=cfg.batch_size,
@@ -347,7 +354,7 @@ def build_plan(cfg: DictConfig, target: Target, resources: ResourceCache) -> Pla
         seed=cfg.seed,
         hugging_face=cfg.hugging_face,
         teacher_forced=cfg.teacher_forced_alpha,
-        runs_completions=cfg.run_completions,
+        run_completions=cfg.run_completions,
         compiled=_compiles(cfg, target, num_tokens=len(prompts.prompts) * cfg.max_new_tokens * cfg.repeats),
         refill=cfg.refill,
         arrivals=build_arrivals(cfg),
@@ -410,6 +417,20 @@ def build_engine(cfg: DictConfig, drafter: Drafter, target: Target, sampling: Sa
         sampling=sampling,
         compiled=compiled,
     )
+
+
+def check_engine(cfg: DictConfig, key: str, drafter: Drafter, target: Target) -> None:
+    """
+    Args:
+        key: the drafter's key in the config, for errors.
+
+    Raises:
+        ValueError: the drafter does not fit the config's verifier or gamma policy.
+    """
+    try:
+        build_engine(cfg, drafter, target, build_sampling(cfg), compiled=False)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
 
 
 def build_candidate(

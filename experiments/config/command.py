@@ -11,8 +11,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.config.cli_errors import announce, announcing, one_line_errors, status
+from experiments.config.command_line import checked_arguments
 from experiments.config.help_text import CONF
-from experiments.config.override_checks import checked_arguments
 from experiments.config.resolvers import register_resolvers
 
 

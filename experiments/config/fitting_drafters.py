@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.config.builders import build_drafter, build_shared
+from experiments.config.builders import build_drafter, build_shared, check_engine
 from experiments.config.override_checks import SHARED_MODEL
 from experiments.measurement.plan import Plan
 from experiments.measurement.resource_cache import ResourceCache
@@ -33,7 +33,9 @@ def prepare_comparison(cfg: DictConfig, resources: ResourceCache) -> tuple[Targe
     drafters, left_out = {}, []
     for name, factory in factories.items():
         try:
-            drafters[name] = build_drafter(name, factory, nodes[name], target, resources)
+            drafter = build_drafter(name, factory, nodes[name], target, resources)
+            check_engine(cfg, f"drafters.{name}", drafter, target)
+            drafters[name] = drafter
         except ValueError as error:
             if isinstance(error, OSError) or _is_asked_for(name, error, given):
                 raise

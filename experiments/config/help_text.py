@@ -28,6 +28,12 @@ def _description(name: str) -> str:
     return (CONF / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
 
+def command_of(part: str) -> str:
+    """The command in the second comment of a yaml such as study/gamma: measure."""
+    lines = (CONF / f"{part}.yaml").read_text(encoding="utf-8").splitlines()
+    return next(line.split()[3] for line in lines if line.startswith("# python -m ")).removeprefix("experiments.")
+
+
 def parts() -> str:
     """One line per config group with its choices, other packages' included; the selected ones are in brackets."""
     chosen: dict[str, list[str | None]] = {}

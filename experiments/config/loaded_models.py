@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from experiments.config.override_checks import quoted_path
+from experiments.config.parsed_overrides import quoted_path
 from framework.core.drafter import Drafter
 from framework.core.option_error import OptionError, options_under
 from framework.models.cached_lm import CachedLM

@@ -1,66 +1,44 @@
 """Checks of command-line overrides: each mistake ends in one line before anything is composed, loaded or written."""
 
-import re
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from difflib import get_close_matches
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config.help_text import CONF
+from experiments.config.help_text import CONF, command_of
+from experiments.config.parsed_overrides import (
+    FREE_NAMES,
+    OWN_PARTS,
+    OverrideError,
+    are_numbers,
+    as_swept,
+    first_value,
+    has_key,
+    key_of,
+    keys_of,
+    near_keys,
+    parsed,
+    takes_more,
+    values_of,
+    wrong_choice,
+)
 from experiments.config.renamed_options import check_arguments
 
 FIXED_GAMMA = "gamma.gamma"  # given without a policy, it selects gamma=fixed
 # The option that a bare number sets: gamma=4 is gamma.gamma=4.
 MAIN_OPTIONS = {"gamma": FIXED_GAMMA, "sampling": "sampling.temperature", "prompts": "prompts.count"}
-# Short forms of the overrides that name a user's own models.
-MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": ("drafter.model.path={}",)}
-PLAIN = re.compile(r"[\w./:-]+")  # a value that needs no quotes
-FREE_NAMES = ("drafters", "search_space", "hydra")  # mappings whose keys a user chooses
 SHARED_MODEL = "drafter.model."  # sets the draft model of every drafter of a comparison
 PART_KEYS = ("_target_", "_partial_", "_convert_")
-OWN_PARTS = ("framework.", "drafters.", "experiments.")
 SEARCH_PATH = "hydra.searchpath"
-LITERAL = "prompt="  # an option whose text may hold parentheses, commas and quotes
 NOTED = "paper"  # the section that +paper_task and +paper_drafter add to the records of any command
-WITHOUT_CHECK = ("help", "hydra_help", "info", "shell_completion")
-
-
-class OverrideError(ValueError):
-    """A mistake in a command-line override; the message states the key to change."""
-
-
-def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
-    """Check a command's arguments, and write shorthands out: gamma=4, drafters=[ngram,medusa].
-
-    Raises:
-        ValueError: an argument is misspelt, unknown, misplaced or lacks -m.
-    """
-    arguments = [_literal(each) if each.startswith(LITERAL) else each for each in _with_models(arguments)]
-    _check_flags(arguments)
-    flags = _flags(arguments)
-    if any(getattr(flags, name) for name in WITHOUT_CHECK):
-        return list(arguments)
-    _check_places(flags)
-    overrides = check_overrides(
-        flags.config_name or config_name,
-        flags.overrides,
-        is_sweep=flags.multirun or flags.experimental_rerun is not None,
-        user_folder=flags.config_dir,
-    )
-    return [argument for argument in arguments if argument not in flags.overrides] + overrides
 
 
 def check_overrides(
@@ -78,7 +56,7 @@ def check_overrides(
     check_arguments(overrides)
     path = [f"{SEARCH_PATH}=[file://{user_folder}]"] if user_folder else []
     with hydra_apart(config_name):
-        given = _Overrides(config_name, path, [_parsed(each) for each in overrides])
+        given = _Overrides(config_name, path, [parsed(each) for each in overrides])
         return given.checked(is_sweep=is_sweep)
 
 
@@ -104,6 +82,7 @@ class _Overrides:
         self._path = theirs or path  # further folders of yamls, whose choices only Hydra knows
         self._overrides = overrides
         self._known: dict[str, list[str]] = {}  # choices by group; Hydra takes milliseconds for each
+        self._configs: dict[tuple[str, ...], DictConfig] = {}  # by overrides; Hydra takes a tenth of a second for each
 
     def checked(self, *, is_sweep: bool) -> list[str]:
         """
@@ -112,39 +91,124 @@ class _Overrides:
         """
         self._overrides = [self._of_main_option(each) for each in self._overrides]
         self._overrides = [new for each in self._overrides for new in self._with_fixed_gamma(each)]
+        for each in self._overrides:
+            if each.key_or_group not in ("drafter", "drafters"):
+                self._check_values(each, is_sweep=is_sweep)
         self._overrides = [new for each in self._overrides for new in self._written_out(each)]
         for each in self._overrides:
-            if each.is_sweep_override() and not is_sweep:
-                key = each.get_key_element()
-                raise OverrideError(
-                    f"{each.input_line} has several values; add -m to sweep over them, set {key}=[...] for a list, or "
-                    f"quote a text: {key}='\"...\"'"
-                )
-            if self._choices(each):
-                self._check_choice(each)
-            if each.key_or_group == SEARCH_PATH:
-                _check_search_path(each)
+            self._check_values(each, is_sweep=is_sweep)
         own = ("hydra.", "hydra/")
-        chosen = self._composed(
-            [each for each in self._overrides if self._choices(each) or each.key_or_group.startswith(own)]
-        )
-        self._overrides = [new for each in self._overrides for new in self._of_every_drafter(each, chosen)]
-        for each in self._overrides:
-            if not self._choices(each):
-                self._check_key(each, chosen)
-        self._check_added(chosen)
+        selecting = [each for each in self._overrides if self._choices(each) or each.key_or_group.startswith(own)]
+        chosen = self._composed(selecting)
         if not is_sweep and chosen.hydra.sweeper.get("params"):
-            study = next((each.input_line for each in self._overrides if each.key_or_group == "study"), "")
+            study = self._study()
             raise OverrideError(f"{study or self._config_name} is a sweep; add -m: {self._command} -m {study}".rstrip())
-        self._check_together()
+        own_selecting = selecting
+        swept = self._swept_by_study(chosen) if is_sweep else []
+        selecting = [*(each for each in swept if self._choices(each)), *selecting]
+        chosen = self._composed(selecting) if swept else chosen
+        self._check_study(swept, own_selecting, chosen)
+        self._overrides = [new for each in self._overrides for new in self._of_every_drafter(each, chosen)]
+        options = [each for each in self._overrides if not self._choices(each)]
+        if is_sweep:
+            self._check_other_choices(options, selecting, chosen)
+        for each in options:
+            self._check_key(each, chosen)
+        self._check_added(chosen)
+        self._check_together(swept)
+        if is_sweep:
+            plain = self._composed([each for each in own_selecting if not each.is_sweep_override()])
+            return [as_swept(each, plain, chosen) for each in self._overrides]
         return [str(each.input_line) for each in self._overrides]
 
-    def _check_together(self) -> None:
+    def _check_values(self, override: Override, *, is_sweep: bool) -> None:
         """
+        Raises:
+            ValueError: there are several values without -m, or one that the group or Hydra does not have.
+        """
+        if override.is_sweep_override() and not is_sweep:
+            key = override.get_key_element()
+            raise OverrideError(
+                f"{override.input_line} has several values; add -m to sweep over them, set {key}=[...] for a list, or "
+                f"quote a text: {key}='\"...\"'"
+            )
+        if self._choices(override):
+            self._check_choice(override)
+        if override.key_or_group == SEARCH_PATH:
+            _check_search_path(override)
+
+    def _study(self) -> str:
+        """The override that selects a study; "" if none does."""
+        return next((str(each.input_line) for each in self._overrides if each.key_or_group == "study"), "")
+
+    def _swept_by_study(self, chosen: DictConfig) -> list[Override]:
+        """Overrides that the sweep of a config adds to those of its user."""
+        given = [each.get_key_element() for each in self._overrides]
+        params = chosen.hydra.sweeper.get("params") or {}
+        return [parsed(f"{key}={values}") for key, values in params.items() if key not in given]
+
+    def _check_study(self, swept: list[Override], selecting: list[Override], chosen: DictConfig) -> None:
+        """
+        Args:
+            swept: overrides of the study's sweep.
+            selecting: overrides that select parts, without those of the study's sweep.
+            chosen: the config with both.
+
+        Raises:
+            ValueError: the study is of another command, or sweeps or sets an option that a selected part lacks.
+        """
+        study = self._study()
+        name = study.partition("=")[2]
+        if (CONF / "study" / f"{name}.yaml").is_file() and (own := command_of(f"study/{name}")) != self._config_name:
+            raise OverrideError(f"{study} is a study of {own}: python -m experiments.{own} -m {study}")
+        for each in swept:
+            if self._choices(each):
+                self._check_choice(each)
+        keys = [key_of(each) for each in swept if not self._choices(each) and not each.is_add()]
+        lacking = [f"sweeps {key}" for key in keys if not has_key(chosen, key)]
+        without = self._composed([each for each in selecting if each.key_or_group != "study"]) if study else chosen
+        choices = chosen.hydra.runtime.choices
+        for part in choices if study else ():
+            if part in chosen and choices[part] == without.hydra.runtime.choices.get(part):
+                node = OmegaConf.to_container(chosen[part], resolve=False)
+                known = set(keys_of(OmegaConf.to_container(without[part], resolve=False)))
+                if isinstance(node, dict) and str(node.get("_target_")).startswith(OWN_PARTS):
+                    lacking += [f"sets {part}.{key}" for key in map(str, node) if key not in known]
+        if lacking:
+            part = lacking[0].split()[1].partition(".")[0]
+            choice = f"{part}={choices[part]}" if part in choices else self._config_name
+            raise OverrideError(f"{study} {lacking[0]}, which {choice} lacks; choose another {part}= or study=")
+
+    def _check_other_choices(self, options: list[Override], selecting: list[Override], chosen: DictConfig) -> None:
+        """
+        Raises:
+            ValueError: an option is one of some parts that the sweep selects, but not of all.
+        """
+        for selects in selecting:
+            inside = [each for each in options if key_of(each).startswith(f"{selects.key_or_group}.")]
+            if not (inside and selects.is_choice_sweep() and selects.package is None):
+                continue
+            lines = [f"{selects.key_or_group}={value}" for value in map(str, values_of(selects))]
+            others = [each for each in selecting if each is not selects]
+            composed = [chosen, *(self._composed([*others, parsed(line)]) for line in lines[1:])]
+            for each in inside:
+                has = [has_key(config, key_of(each)) for config in composed]
+                if any(has) and not all(has) and not each.is_add() and not each.is_force_add():
+                    lacks, takes = lines[has.index(False)], lines[has.index(True)]
+                    raise OverrideError(
+                        f"{key_of(each)} is an option of {takes} and not of {lacks}, and the sweep selects both; "
+                        f"leave one of the three out"
+                    )
+
+    def _check_together(self, swept: list[Override]) -> None:
+        """
+        Args:
+            swept: overrides of the config's own sweep.
+
         Raises:
             ValueError: an override contradicts another, or its value has another structure than the config's.
         """
-        lines = [_first_value(each) for each in self._overrides]
+        lines = [first_value(each) for each in (*swept, *self._overrides)]
         try:
             compose(self._config_name, [*self._path, *lines])
         except (HydraException, OmegaConfBaseException) as error:
@@ -176,12 +240,14 @@ class _Overrides:
             ValueError: Hydra refuses an override.
         """
         try:
-            lines = [_first_value(each) for each in overrides]
-            return compose(self._config_name, [*self._path, *lines], return_hydra_config=True)
+            lines = tuple(first_value(each) for each in overrides)
+            if lines not in self._configs:
+                self._configs[lines] = compose(self._config_name, [*self._path, *lines], return_hydra_config=True)
+            return self._configs[lines]
         except (HydraException, OmegaConfBaseException) as error:
             line = str(error).splitlines()[0]
             for each in overrides:
-                key = _key(each)
+                key = key_of(each)
                 if f"'{key}'" in line and line.startswith(("Could not override", "Could not delete")):
                     raise OverrideError(self._no_part(key)) from None
                 if line.startswith(f"Multiple values for {key}."):
@@ -209,15 +275,15 @@ class _Overrides:
             return [override]
         default = self._composed([]).get("gamma")
         is_other = OmegaConf.is_dict(default) and "gamma" not in default
-        return [_parsed("gamma=fixed"), override] if is_other else [override]
+        return [parsed("gamma=fixed"), override] if is_other else [override]
 
     def _of_main_option(self, override: Override) -> Override:
         """The override of a group's main option if a group is set to a number: gamma.gamma=4 for gamma=4."""
         key = override.key_or_group
-        is_number = key in MAIN_OPTIONS and self._choices(override) and _are_numbers(override)
+        is_number = key in MAIN_OPTIONS and self._choices(override) and are_numbers(override)
         chosen_already = [each.key_or_group for each in self._overrides if each is not override]
         if is_number and (key in chosen_already or OmegaConf.is_dict(self._composed([]).get(key))):
-            return _parsed(str(override.input_line).replace(key, MAIN_OPTIONS[key], 1))
+            return parsed(str(override.input_line).replace(key, MAIN_OPTIONS[key], 1))
         return override
 
     def _written_out(self, override: Override) -> list[Override]:
@@ -225,26 +291,37 @@ class _Overrides:
         key = override.key_or_group
         if key in ("drafter", "drafters") and override.package is None and not override.is_delete():
             others = [each for each in self._overrides if each is not override and self._choices(each)]
-            plain = self._composed([each for each in others if each.key_or_group != "drafter"])
-            if "drafters" in plain:
-                return self._selected_drafters(override, plain)
+            others = [each for each in others if each.key_or_group != "drafter"]
+            if "drafters" in self._composed(others):
+                return self._selected_drafters(override, others)
         return [override]
 
-    def _selected_drafters(self, override: Override, plain: DictConfig) -> list[Override]:
-        """Select the drafters of a comparison by name: drafters=[ngram,medusa]."""
-        known = self._choices(_parsed("drafter=ngram"))
-        names = [str(name) for name in _values(override)]
+    def _selected_drafters(self, override: Override, others: list[Override]) -> list[Override]:
+        """Select the drafters of a comparison by name: drafters=[ngram,medusa].
+
+        Args:
+            others: the overrides that select other parts.
+        """
+        plain = self._composed(others)
+        known = self._choices(parsed("drafter=ngram"))
+        names = [str(name) for name in values_of(override)]
+        if {"drafter", "drafters"} <= {each.key_or_group for each in self._overrides if each.package is None}:
+            raise OverrideError(f"drafter and drafters are both set; leave out one, such as {override.input_line}")
+        if not names:
+            raise OverrideError(f"drafters is []; allowed: one or more of {', '.join(known)}")
         for name in names:
             if name not in known and name not in plain.drafters:
                 raise OverrideError(wrong_choice("drafters", name, known))
         named = {each.package for each in self._overrides if each.key_or_group == "drafter" and each.package}
-        gone = [f"~drafter@drafters.{name}" for name in plain.drafters if name not in names]
         choices = plain.hydra.runtime.choices
+        gone = [f"~drafter@drafters.{name}" for name in plain.drafters if name not in names]
+        without = self._composed([*others, *(parsed(line) for line in gone if line[1:] in choices)])
+        gone += [f"~drafters.{name}" for name in without.get("drafters", ()) if f"~drafter@drafters.{name}" in gone]
         new = [
             f"{part}={choices[part]}" if (part := f"drafter@drafters.{name}") in choices else f"+{part}={name}"
             for name in names
         ]
-        return [_parsed(line) for line in gone + new if line.partition("@")[2].partition("=")[0] not in named]
+        return [parsed(line) for line in gone + new if line.partition("@")[2].partition("=")[0] not in named]
 
     def _of_every_drafter(self, override: Override, chosen: DictConfig) -> list[Override]:
         """The overrides that set the draft model of every drafter of a comparison; any other override alone."""
@@ -253,7 +330,7 @@ class _Overrides:
             return [override]
         given = [each.key_or_group for each in self._overrides]
         models = [
-            next((f"drafters.{name}.{model}" for model in ("model", "drafter.model") if _has(node, model)), None)
+            next((f"drafters.{name}.{model}" for model in ("model", "drafter.model") if has_key(node, model)), None)
             for name, node in chosen.drafters.items()
         ]
         keys = [f"{model}.{key.removeprefix(SHARED_MODEL)}" for model in models if model]
@@ -261,21 +338,21 @@ class _Overrides:
             with_model = "add one that has, such as drafters=[small_transformer,...]"
             raise OverrideError(f"{key} is given, and no drafter of drafters has a draft model; {with_model}")
         value = str(override.input_line).partition("=")[2]
-        return [_parsed(f"{each}={value}") for each in keys if each not in given]
+        return [parsed(f"{each}={value}") for each in keys if each not in given]
 
     def _check_choice(self, override: Override) -> None:
         """
         Raises:
             ValueError: the group has no such choice, or the command needs one.
         """
-        key, choices = _key(override), self._choices(override)
+        key, choices = key_of(override), self._choices(override)
         if override.is_delete():
             if override.package is None:
                 raise OverrideError(f"{key} cannot be removed; set {key}=CHOICE: {', '.join(choices)}")
             return
         if isinstance(override.value(), list):
             raise OverrideError(f"{override.input_line} selects several; allowed: one of {', '.join(choices)}")
-        for value in _values(override):
+        for value in values_of(override):
             if not isinstance(value, str) or (value not in choices and not self._path):
                 raise OverrideError(wrong_choice(key, "null" if value is None else str(value), choices))
 
@@ -294,7 +371,7 @@ class _Overrides:
         is_removed = any(
             each.is_delete() and each.key_or_group == key for each in self._overrides if each is not override
         )
-        there = _has(chosen, key) and not is_removed
+        there = has_key(chosen, key) and not is_removed
         if override.is_add() and there and not isinstance(override.value(), dict | list):
             raise OverrideError(f"{key} has a value already; set {str(override.input_line).lstrip('+')} without +")
         is_used = any(f"${{{key}" in str(each.input_line) for each in self._overrides)  # a variable of the user's own
@@ -302,17 +379,29 @@ class _Overrides:
             self._check_replaced(key, override, chosen)
         if there and isinstance(override.value(), dict):
             self._check_inside(key, override, chosen)
-        if there or (is_added and (is_used or _takes_more(chosen, key))):
+        if there or (is_added and (is_used or takes_more(chosen, key))):
             return
-        if parent and _has(chosen, parent) and not OmegaConf.is_config(node := OmegaConf.select(chosen, parent)):
+        if parent and has_key(chosen, parent) and not OmegaConf.is_config(node := OmegaConf.select(chosen, parent)):
             raise OverrideError(f"{parent} is {node!r}, without options; to set some, {parent}={{{name}: ...}}")
-        known = [each for each in _keys(OmegaConf.to_container(chosen, resolve=False)) if not each.startswith("hydra")]
-        known += self._groups()
-        near = _near(key, known)
-        allowed = (
-            f"did you mean {' or '.join(near)}?" if near else f"see python -m experiments.{self._config_name} --help"
-        )
-        raise OverrideError(f"{key} is no option of {self._config_name}; {allowed}")
+        raise OverrideError(self._unknown(key, chosen))
+
+    def _unknown(self, key: str, chosen: DictConfig) -> str:
+        """Error message of a key that the config lacks."""
+        group, _, rest = key.partition(".")
+        name = rest.partition(".")[0]
+        is_left_out = group == "drafters" and group in chosen and name not in chosen.drafters
+        if is_left_out and name in self._choices(parsed("drafter=ngram")):
+            return f"{key} is set, and {name} is none of drafters={list(chosen.drafters)}; add it there"
+        allowed = f"see {self._command} --help"
+        present = keys_of(OmegaConf.to_container(chosen, resolve=False))
+        near = near_keys(key, [*(each for each in present if not each.startswith("hydra")), *self._groups()])
+        if group == "search_space" and group in chosen:
+            allowed = "allowed: '+search_space={KEY: {low: 1, high: 8}}'"
+        elif near:
+            allowed = f"did you mean {' or '.join(near)}?"
+        elif group not in chosen and (choices := self._choices(parsed(f"{group}=x"))):
+            allowed = f"no {group} is selected; add {group}=CHOICE: {', '.join(choices)}"
+        return f"{key} is no option of {self._config_name}; {allowed}"
 
     def _check_replaced(self, key: str, override: Override, chosen: DictConfig) -> None:
         """
@@ -350,188 +439,12 @@ class _Overrides:
         )
 
 
-def _with_models(arguments: Sequence[str]) -> list[str]:
-    """Arguments with the models' short forms written out: --target PATH and --draft PATH.
-
-    Raises:
-        ValueError: a path is missing.
-    """
-    left, found = list(arguments), []
-    while left:
-        flag, given, path = left.pop(0).partition("=")
-        if flag not in MODEL_FLAGS:
-            found.append(flag + given + path)
-            continue
-        path = path if given else (left.pop(0) if left else "")
-        if not path or path.startswith("-"):
-            raise OverrideError(f"{flag} has no path; allowed: {flag} FOLDER, or a hub name")
-        found += [override.format(quoted_path(path)) for override in MODEL_FLAGS[flag]]
-    return found
-
-
-def quoted_path(path: str) -> str:
-    """A path as the value of an override, quoted if necessary."""
-    return path if PLAIN.fullmatch(path) else _quoted(path)
-
-
-def _literal(argument: str) -> str:
-    """The argument with its text in quotes."""
-    key, text = argument.split("=", 1)
-    return f"{key}={_quoted(text)}"
-
-
-def _quoted(text: str) -> str:
-    # In Hydra's quotes a backslash is literal, except before a quote or at the end.
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
-
-
-def _check_flags(arguments: Sequence[str]) -> None:
-    """
-    Raises:
-        ValueError: an argument looks like a flag of another program, such as --gamma=4, or is no KEY=VALUE.
-    """
-    known = [flag for action in get_args_parser()._actions for flag in action.option_strings]
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            near = get_close_matches(flag, [*known, *MODEL_FLAGS], 1, cutoff=0.7)
-            advice = f"did you mean {near[0]}?" if near else f"set an option without dashes: {argument.lstrip('-')}"
-            raise OverrideError(f"{flag} is no flag; {advice}")
-
-
-def _flags(arguments: Sequence[str]) -> Namespace:
-    """
-    Raises:
-        ValueError: argparse refuses the arguments, with its last line as the message.
-    """
-    printed = StringIO()
-    try:
-        with redirect_stderr(printed):
-            return get_args_parser().parse_args(list(arguments))
-    except SystemExit as stopped:
-        if not stopped.code:
-            raise
-        raise OverrideError(printed.getvalue().strip().rpartition("error: ")[2]) from None
-
-
-def _check_places(flags: Namespace) -> None:
-    """
-    Raises:
-        ValueError: a flag names a yaml or a folder that does not exist.
-    """
-    if flags.config_path:
-        raise OverrideError("--config-path would replace conf/; add a folder with --config-dir=FOLDER")
-    if flags.config_dir and not Path(flags.config_dir).is_dir():
-        raise OverrideError(f"--config-dir is {flags.config_dir!r}, no such folder; allowed: a folder of yamls")
-    folders = {CONF, Path(flags.config_dir or CONF)}
-    known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
-    if flags.config_name and flags.config_name.removesuffix(".yaml") not in known:
-        raise OverrideError(wrong_choice("--config-name", flags.config_name, known))
-
-
 def _check_search_path(override: Override) -> None:
     """
     Raises:
         ValueError: a folder of yamls does not exist; Hydra would only warn.
     """
-    for place in map(str, _values(override)):
+    for place in map(str, values_of(override)):
         scheme, there, folder = place.partition("://")
         if (not there or scheme == "file") and not Path(folder if there else place).is_dir():
             raise OverrideError(f"{SEARCH_PATH} is {place!r}, no such folder; allowed: [file://FOLDER] of yamls")
-
-
-def _parsed(line: str) -> Override:
-    key, given, _ = line.lstrip("+~").partition("=")
-    if not key.strip("@") or not (given or line.startswith("~")):
-        raise OverrideError(f"{line!r} is no KEY=VALUE")
-    try:
-        return OverridesParser.create().parse_override(line)
-    except HydraException:
-        raise OverrideError(f"{line!r} cannot be parsed; quote its value: \"{line.partition('=')[0]}='...'\"") from None
-
-
-def _values(override: Override) -> list[Any]:
-    """The values of a sweep, the items of a list, or the only value."""
-    value = override.value()
-    if override.is_choice_sweep():
-        value = value.list  # type: ignore[union-attr]
-    elif override.is_sweep_override():
-        return []
-    return (
-        [getattr(item, "text", item) for item in value] if isinstance(value, list) else [getattr(value, "text", value)]
-    )
-
-
-def _first_value(override: Override) -> str:
-    """The override as text, with the first value of a sweep."""
-    if not override.is_sweep_override():
-        return str(override.input_line)
-    sweep = override.value()
-    prefix = str(override.input_line).partition("=")[0]
-    if isinstance(sweep, IntervalSweep | RangeSweep):
-        return f"{prefix}={sweep.start}"
-    return f"{prefix}={next(override.sweep_string_iterator())}"
-
-
-def _key(override: Override) -> str:
-    """Key or group with its package, without + or ~."""
-    return override.get_key_element().lstrip("+~")
-
-
-def _are_numbers(override: Override) -> bool:
-    """Whether all values of an override are numbers."""
-    values = _values(override)
-    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return isinstance(override.value(), IntervalSweep | RangeSweep) or (bool(values) and plain)
-
-
-def wrong_choice(group: str, value: str, choices: Sequence[str]) -> str:
-    """Error message of a value that is none of the choices."""
-    near = get_close_matches(value, choices, 1)
-    return f"{group} is {value!r}; {f'did you mean {near[0]}? ' if near else ''}allowed: {', '.join(choices)}"
-
-
-def _has(config: DictConfig, key: str) -> bool:
-    """Whether a config has a dotted key; null and ??? are values."""
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
-    if OmegaConf.is_list(node):
-        return name.isdecimal() and int(name) < len(node)
-    return OmegaConf.is_dict(node) and name in list(node)
-
-
-def _takes_more(config: DictConfig, key: str) -> bool:
-    """Whether + may add a key: to a mapping of free names, or to a part, whose constructor checks its options."""
-    names = key.split(".")
-    for end in range(len(names) - 1, 0, -1):
-        if _has(config, ".".join(names[:end])):
-            node = OmegaConf.select(config, ".".join(names[:end]), throw_on_missing=False)
-            if OmegaConf.is_dict(node) and "_target_" in node:
-                return not _is_misspelt(names[end], node)
-            break
-    return names[0] in FREE_NAMES and len(names) > 1 and _has(config, names[0])
-
-
-def _is_misspelt(name: str, node: DictConfig) -> bool:
-    """Whether a part of this project, whose yaml spells each option, has an option or key of Hydra with a near name."""
-    known = [str(each) for each in node if str(each) != name] + ["_target_", "_partial_"]
-    ours = str(node.get("_target_")).startswith(OWN_PARTS)
-    return (ours or name.startswith("_")) and bool(get_close_matches(name, known, 1, cutoff=0.8))
-
-
-def _keys(value: Any, path: str = "") -> Iterator[str]:
-    """Dotted keys of a plain config."""
-    for key, item in value.items() if isinstance(value, dict) else ():
-        inside = f"{path}.{key}" if path else str(key)
-        yield inside
-        yield from _keys(item, inside)
-
-
-def _near(key: str, known: Sequence[str]) -> list[str]:
-    """Known keys that resemble a key: as a whole, by its last name, or with a similar last name."""
-    by_last: dict[str, list[str]] = {}
-    for each in known:
-        by_last.setdefault(each.rpartition(".")[2], []).append(each)
-    last = key.rpartition(".")[2]
-    similar = [name for match in get_close_matches(last, list(by_last), 1, cutoff=0.7) for name in by_last[match]]
-    return get_close_matches(key, known, 1, cutoff=0.8) or by_last.get(last, [])[:3] or similar[:1]

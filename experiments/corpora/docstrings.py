@@ -122,14 +122,14 @@ def _documented(files: Iterable[Text], longest: int) -> Iterator[_Function]:
         functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
         lines = file.text.splitlines()
         for node in sorted(functions, key=lambda node: node.lineno):
-            if parts := _parts(node, lines, longest):
-                yield _Function(f"{file.name}:{node.lineno} {node.name}", file.category, *parts)
+            if function := _function(node, file, lines, longest):
+                yield function
 
 
-def _parts(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], longest: int
-) -> tuple[str, str, str] | None:
-    """Code, head and summary of a function; None for an unsuitable function."""
+def _function(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, file: Text, lines: list[str], longest: int
+) -> _Function | None:
+    """The function of a syntax tree; None if it is unsuitable."""
     docstring, first = ast.get_docstring(function), function.body[0]
     if not docstring or first.end_lineno is None or function.end_lineno is None:
         return None
@@ -143,4 +143,5 @@ def _parts(
     code, head_alone = (dedent("\n".join(part)) for part in (head + body, head))
     if code[0].isspace():  # a multi-line string is indented less than the code, so dedent fails
         return None
-    return code, head_alone, summary
+    name = f"{file.name}:{function.lineno} {function.name}"
+    return _Function(name, file.category, code=code, head=head_alone, summary=summary)

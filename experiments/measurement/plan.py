@@ -49,7 +49,7 @@ class Plan:
         seed: prompt i decodes with seed + i.
         hugging_face: whether to time Hugging Face's `generate` as well (batch size 1 only).
         teacher_forced: whether to count alpha at every position of the target's text, too (chains only).
-        runs_completions: whether to run the completions of prompts with their tests.
+        run_completions: whether to run the completions of prompts with their tests.
         compiled: whether rounds and the baseline's steps are compiled graphs.
         refill: whether a finished row takes the next prompt, so that all prompts are one batch.
         arrivals: process by which the prompts arrive in a further run of every decoder; None: no such run.
@@ -62,7 +62,7 @@ class Plan:
     seed: int
     hugging_face: bool
     teacher_forced: bool = False
-    runs_completions: bool = False
+    run_completions: bool = False
     compiled: bool = False
     refill: bool = False
     arrivals: Arrivals | None = None

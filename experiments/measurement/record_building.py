@@ -1,7 +1,7 @@
 """The record of a measured candidate."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,6 +34,7 @@ from framework.metrics.accepted_length import AcceptedLengths, Request
 from framework.metrics.equality import Difference
 from framework.metrics.stopwatch import Block
 from framework.models.target import Target
+from framework.prompts.detokenizer import Detokenizer
 from framework.prompts.prompt_set import PromptSet
 
 TRACED_BLOCKS = 200  # blocks of a record's trace: some 40 rounds
@@ -99,12 +100,8 @@ def _parted(name: str, merged: Merged, plan: Plan, target: Target, sampling: Sam
 
 def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Target) -> dict[str, Any]:
     """Metrics of the output, the divergence of a lossy rule, and a drafter's inner rounds, where the point has them."""
-    answers = [tokens for run in merged.runs[candidate.point.name][0] for tokens in run.generation.tokens]
-    texts, prompts = _decoded(answers, target), plan.prompt_set.prompts
-    metrics: dict[str, Any] = quality(texts, [prompt.reference for prompt in prompts])
-    if plan.runs_completions:
-        begun = _decoded([prompt.tokens for prompt in prompts], target)
-        metrics |= pass_rate(begun, texts, [prompt.tests or "" for prompt in prompts])
+    metrics: dict[str, Any] = _quality(candidate.point.name, merged, plan, target)
+    metrics |= {f"baseline_{key}": value for key, value in _quality(BASELINE, merged, plan, target).items()}
     if shares := [row["distinct_4grams"] for row in candidate.rows if row["distinct_4grams"] is not None]:
         metrics["distinct_4grams"] = sum(shares) / len(shares)
     if candidate.teacher_forced:
@@ -114,8 +111,20 @@ def _own_metrics(candidate: Candidate, merged: Merged, plan: Plan, target: Targe
     return metrics | (inner_metrics(candidate.inner_tally, candidate.tally) if candidate.inner_tally else {})
 
 
-def _decoded(texts: Iterable[Sequence[int]], target: Target) -> list[str]:
-    return [target.tokenizer.decode(list(tokens), skip_special_tokens=True) for tokens in texts]
+def _quality(name: str, merged: Merged, plan: Plan, target: Target) -> dict[str, float]:
+    """Quality of the first repeat's texts, by the prompts' references and, with run_completions, their tests."""
+    answers = [tokens for run in merged.runs[name][0] for tokens in run.generation.tokens]
+    prompts, tokenizer = plan.prompt_set.prompts, target.tokenizer
+    texts = [tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
+    found = quality(texts, [prompt.reference for prompt in prompts])
+    if plan.run_completions:
+        code, completions = [], []
+        for prompt, answer in zip(prompts, answers, strict=True):
+            detokenizer = Detokenizer(tokenizer)  # some tokenizers drop a space where a text begins
+            code.append(detokenizer.extend(list(prompt.tokens)))
+            completions.append(detokenizer.extend(answer) + detokenizer.rest())
+        found |= pass_rate(code, completions, [prompt.tests or "" for prompt in prompts])
+    return found
 
 
 def _accepted_lengths(candidate: Candidate) -> dict[str, float | None]:

@@ -47,7 +47,8 @@ def provide_profile(engine: Engine, batches: Sequence[Batch], *, stopping: Stopp
     if profile is None:
         gammas = identity["gammas"]
         kind = "compiled rounds, each with a graph," if engine.compiled else "rounds"
-        announce(f"measuring {kind} of {type(engine.drafter).__name__} at gamma {', '.join(map(str, gammas))}, once")
+        point = f"{type(engine.drafter).__name__} at T={engine.sampling.temperature:g}, gamma"
+        announce(f"measuring {kind} of {point} {', '.join(map(str, gammas))}; later runs reuse the times")
         profile = agreed(measure_rounds(engine, full, gammas, stopping), sharded=sharded)
         if list(profile.round_ms) == gammas:  # a drafter that found nothing to draft is measured again
             store_profile(identity, profile)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from experiments.config.help_text import CONF
-from experiments.config.override_checks import wrong_choice
+from experiments.config.parsed_overrides import wrong_choice
 from framework.core.option_error import MissingFileError, OptionError, UnreadableError
 
 PRESETS = CONF / "presets"

@@ -42,7 +42,7 @@ def _rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     from rouge_score.rouge_scorer import RougeScorer
     from rouge_score.tokenizers import DefaultTokenizer
 
-    # The handler of rouge-score's log would later close a stream that has replaced stderr, such as a notebook's.
+    # absl's log handler closes its stream at exit; it must not close a notebook's replacement of stderr.
     logging.get_absl_handler().python_handler.setStream(sys.__stderr__)
     scorer = RougeScorer(list(ROUGE), tokenizer=DefaultTokenizer(use_stemmer=True))  # the default one, without a notice
     scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]

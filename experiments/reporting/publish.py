@@ -135,13 +135,14 @@ def print_report(
     console.print(f"table.md and {len(pictures)} pictures: {folder}", soft_wrap=True)
     if sends := command_for_unsent(records_at):
         console.print(f"To send offline W&B runs: {sends}", soft_wrap=True, markup=False, highlight=False)
-    console.print(
-        f"Next: {python} -m experiments.measure drafter=ngram drafter.order=5   (one point)\n"
-        f"      {python} -m experiments.measure -m study=gamma                  (a sweep)\n"
-        f"      {python} -m experiments.compare {shlex.quote(f'records={records_at}')}   (this table again)",
-        soft_wrap=True,
-        highlight=False,
-    )
+    following = [
+        f"Next: {python} -m experiments.measure drafter=ngram drafter.order=5   (one point)",
+        f"      {python} -m experiments.measure -m study=gamma                  (a sweep)",
+    ]
+    if not source:
+        records_option = shlex.quote(f"records={records_at}")
+        following.append(f"      {python} -m experiments.compare {records_option}   (this table again)")
+    console.print("\n".join(following), soft_wrap=True, highlight=False)
 
 
 def write_report(records: Sequence[Record], folder: Path, changes: RecordDiff | None = None) -> list[Path]:

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from rich.console import Console
@@ -26,10 +27,17 @@ class OutputFolder(Callback):
         self._run, self._sweep = run, sweep
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        _resolve_hydra(config)
         _try(Path(config.hydra.run.dir), self._run)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        _resolve_hydra(config)
         _try(Path(config.hydra.sweep.dir), self._sweep)
+
+
+def _resolve_hydra(config: DictConfig) -> None:
+    """Set Hydra's global config, so that ${hydra:...} resolves."""
+    HydraConfig.instance().set_config(config.copy())  # which makes its argument read-only
 
 
 def _try(folder: Path, key: str) -> None:

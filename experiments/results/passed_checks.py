@@ -28,6 +28,13 @@ def _note(drafter_class: type) -> Path:
     Raises:
         OSError, TypeError: the class has no source file.
     """
-    source = Path(inspect.getfile(drafter_class)).read_bytes()
-    version = hashlib.sha256(source).hexdigest()[:16]
-    return FOLDER / f"{drafter_class.__module__}.{drafter_class.__qualname__}-{version}"
+    return FOLDER / f"{drafter_class.__module__}.{drafter_class.__qualname__}-{source_version(drafter_class)}"
+
+
+def source_version(part_class: type) -> str:
+    """16 hex digits that identify the source file of a class.
+
+    Raises:
+        OSError, TypeError: the class has no source file.
+    """
+    return hashlib.sha256(Path(inspect.getfile(part_class)).read_bytes()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from experiments.config.cli_errors import announce
 from experiments.results.cache_folder import FOLDER, cache_folder
 from experiments.results.model_names import facts
+from experiments.results.passed_checks import source_version
 from experiments.results.provenance import machine, versions
 from experiments.tracking.tracker import write_json
 from framework.core.drafter import models_of
@@ -30,8 +32,8 @@ def identity_of(engine: Engine, options: object, *, batch_size: int, gammas: lis
     identity = {
         "target": {"fingerprint": target.fingerprint, "attention": target.model.attention}
         | {"models": facts([target.model.model])},
-        "drafter": {"class": type(drafter).__name__, "options": options, "models": facts(models_of(drafter))},
-        "verifier": type(engine.verifier).__name__,
+        "drafter": _code_of(drafter) | {"options": options, "models": facts(models_of(drafter))},
+        "verifier": _code_of(engine.verifier),
         "sampling": asdict(engine.sampling),
         "gammas": gammas,
         "batch_size": batch_size,
@@ -40,6 +42,14 @@ def identity_of(engine: Engine, options: object, *, batch_size: int, gammas: lis
         "versions": versions("torch", "transformers", "outrider"),
     }
     return json.loads(json.dumps(identity))
+
+
+def _code_of(part: object) -> dict[str, str | None]:
+    """Class of a drafter or rule, and the version of its source file, which its author may change."""
+    version = None
+    with suppress(OSError, TypeError):  # no file, as in a notebook
+        version = source_version(type(part))
+    return {"module": type(part).__module__, "class": type(part).__name__, "source": version}
 
 
 def file_of(identity: Identity) -> Path:

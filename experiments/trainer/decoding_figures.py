@@ -43,13 +43,13 @@ class DecodingFigures:
             trainable.save(Path(folder), held_out)
             node = self._cfg.drafter.copy()
             OmegaConf.update(node, self._option, folder)
-            target = trainable.target if trains_target(trainable) else self._target
+            target = trainable.trained_target() if trains_target(trainable) else self._target
             drafter = build_with_target(build(node), node, target)
             engine = Engine(
                 target=target, drafter=drafter, gamma_policy=Fixed(gamma=GAMMA), sampling=Sampling(temperature=0)
             )
             prompts = [_prompt(window) for window in held_out[: self._number]]
-            # Past its end, a translation repeats itself, which any head predicts; windows of text go on.
+            # An answer stops at its end token: repetitions after it would inflate tau. Windows of text have no end.
             eos = self._target.tokenizer.eos_token_id if self._target.model.text_start else None
             stopping = Stopping(max_new_tokens=NEW_TOKENS, eos_ids=() if eos is None else (eos,))
             tally = engine.generate(prompts, stopping=stopping, seeds=list(range(len(prompts)))).tally

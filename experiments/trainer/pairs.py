@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from framework.core.option_error import options_under
-from framework.prompts.prompt_set import leading_tokens
 from framework.prompts.prompt_source import PromptSource, Text
+from framework.prompts.truncation import leading_tokens
 from framework.training.trainable import FILLER
 
 Pair = tuple[list[int], list[int]]  # token ids of a source and of its answer

@@ -13,7 +13,7 @@ from experiments.trainer.pairs import Pairs, read_pairs, tokenised
 from experiments.trainer.training_data import (
     Samples,
     Windows,
-    sampled,
+    sampled_pairs,
     stream_of_conversations,
     stream_of_samples,
     stream_of_texts,
@@ -76,12 +76,15 @@ def _sampled_pairs(
     """Sources with the target's answers: sequence-level distillation (Kim and Rush, 2016).
 
     Raises:
-        ValueError: sources are to be cut at random positions.
+        ValueError: sources are to be cut at random positions, or all are longer than a window.
     """
     if samples.prompt_tokens is not None:
         given = f"samples.prompt_tokens is {samples.prompt_tokens}"
         raise ValueError(f"{given}; allowed for a target with an encoder: null, for whole sources")
-    answered = sampled(_begun(cfg, "prompts", target, samples), target, samples, folder=folder, ranks=ranks)
+    sources = [each for each in _to_continue(cfg, "prompts", target, samples) if len(each) <= window]
+    if not sources:
+        raise ValueError(f"training.window is {window}, and every source of prompts is longer; raise training.window")
+    answered = sampled_pairs(sources, target, samples, folder=folder, ranks=ranks)
     return Pairs(((source, target.model.text_start + answer) for source, answer in answered), longest=window)
 
 
@@ -126,18 +129,18 @@ def _conversations(cfg: DictConfig, key: str, target: Target) -> np.ndarray:
 def _sampled(
     cfg: DictConfig, key: str, target: Target, samples: Samples, folder: Path, ranks: Ranks | None
 ) -> np.ndarray:
-    return stream_of_samples(_begun(cfg, key, target, samples), target, samples, folder=folder, ranks=ranks)
+    return stream_of_samples(_to_continue(cfg, key, target, samples), target, samples, folder=folder, ranks=ranks)
 
 
-def _begun(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[list[int]]:
-    """Read the token ids of the prompts that the target continues."""
+def _to_continue(cfg: DictConfig, key: str, target: Target, samples: Samples) -> list[list[int]]:
+    """Read prompts for the target to continue, as token ids."""
     with status(f"reading {key}"):
         if samples.prompt_tokens is None:
             node = OmegaConf.create({"prompts": cfg[key], "max_new_tokens": samples.new_tokens})
-            begun = [list(prompt.tokens) for prompt in build_prompts(node, target).prompts]
+            prompts = [list(prompt.tokens) for prompt in build_prompts(node, target).prompts]
         else:
             stream, length = _stream(cfg, key, target), "samples.prompt_tokens"
             windows = Windows(stream, samples.prompt_tokens, text=f"{key}.source", length=length)
-            begun = windows.drawn(samples.count, seed=cfg.seed, step=0).tolist()
+            prompts = windows.drawn(samples.count, seed=cfg.seed, step=0).tolist()
     print(f"the target generates {samples.count} texts from {key}; cached ones are reused", flush=True)
-    return begun
+    return prompts

@@ -133,10 +133,10 @@ class Samples:
             )
 
 
-def sampled(
+def sampled_pairs(
     prompts: list[list[int]], target: Target, samples: Samples, *, folder: Path, ranks: Ranks | None = None
 ) -> list[tuple[list[int], list[int]]]:
-    """Prompts and the target's continuations.
+    """Prompts with the target's continuations, as pairs of token ids.
 
     Every batch is cached in a file named by a hash of its inputs, so that a killed run resumes with the next batch.
 
@@ -153,34 +153,34 @@ def sampled(
         for start in range(0, samples.count, samples.batch)
     ]
 
-    def texts_of(number: int) -> list[tuple[list[int], list[int]]]:
+    def samples_of(number: int) -> list[tuple[list[int], list[int]]]:
         seeds = batches[number]
-        begun = [prompts[seed % len(prompts)] for seed in seeds]
+        some = [prompts[seed % len(prompts)] for seed in seeds]
         temperature = samples.temperatures[number % len(samples.temperatures)]
-        made_of = json.dumps([target.fingerprint, begun, samples.new_tokens, temperature, seeds])
+        made_of = json.dumps([target.fingerprint, some, samples.new_tokens, temperature, seeds])
         file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.json"
-        texts = _kept(file, begun)
+        texts = _kept(file, some)
         if texts is None:
-            texts = _continued(begun, target, samples.new_tokens, temperature, seeds)
+            texts = _continued(some, target, samples.new_tokens, temperature, seeds)
             content = json.dumps(texts)
             write_whole(file, lambda path: path.write_text(content))
-        return [(prompt, text[len(prompt) :]) for prompt, text in zip(begun, texts, strict=True)]
+        return [(prompt, text[len(prompt) :]) for prompt, text in zip(some, texts, strict=True)]
 
     own = range(len(batches))[ranks.number :: ranks.size]
     doing = "sampling from the target"
     with Steps(sum(len(batches[number]) for number in own), doing) as steps:
         for number in own:
-            steps.update(doing, advance=len(texts_of(number)))
+            steps.update(doing, advance=len(samples_of(number)))
     ranks.all_gather(None)  # from here on, the folder has all batches
-    return [text for number in range(len(batches)) for text in texts_of(number)]
+    return [pair for number in range(len(batches)) for pair in samples_of(number)]
 
 
 def stream_of_samples(
     prompts: list[list[int]], target: Target, samples: Samples, *, folder: Path, ranks: Ranks | None = None
 ) -> np.ndarray:
-    """[n] int64: prompts with the target's continuations, each followed by the end-of-text token; see `sampled`."""
-    texts = sampled(prompts, target, samples, folder=folder, ranks=ranks)
-    return _joined([prompt + continuation for prompt, continuation in texts], target)
+    """[n] int64: prompts with the target's continuations, each followed by the end-of-text token."""
+    pairs = sampled_pairs(prompts, target, samples, folder=folder, ranks=ranks)
+    return _joined([prompt + continuation for prompt, continuation in pairs], target)
 
 
 def _kept(file: Path, begun: list[list[int]]) -> list[list[int]] | None:

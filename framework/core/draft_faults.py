@@ -19,8 +19,10 @@ def structure_fault(draft: Draft) -> str | None:
     if draft.shape is Shape.CHAIN and not bool(chained.all()):
         return f"shape is CHAIN, and parent is {_first_row(draft, ~chained)}; in a chain, node i's parent is i - 1"
     with_pending = torch.cat([torch.ones_like(draft.valid[:, :1]), draft.valid], 1)
-    if bool((draft.valid & ~with_pending.gather(1, draft.parent + 1)).any()):
-        return "a node is valid whose parent is not; a node can only be offered after offered nodes"
+    orphaned = (draft.valid & ~with_pending.gather(1, draft.parent + 1)).any(1)
+    if bool(orphaned.any()):
+        given = f"valid is {draft.valid[orphaned][0].tolist()} with parent {_first_row(draft, orphaned)}"
+        return f"{given}, so a node is valid whose parent is not; a node can only be offered after offered nodes"
     dropped = (draft.tree.elder & ~draft.valid.unsqueeze(1)).any(2)
     if draft.scheme is SamplingScheme.WITHOUT_REPLACEMENT and bool((draft.valid & dropped).any()):
         return (

@@ -206,11 +206,12 @@ class CompiledRound:
         if not self._drafts_outside:
             with stage("round"):
                 return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
-        with stage("draft"):
-            should_continue = self._gamma_policy.should_continue
-            draft = self._on_device.propose(decoding.sequences, gamma, uniforms, should_continue)
-            if draft.num_nodes:  # one graph serves all draft lengths up to gamma, another one rounds without a draft
-                draft = draft.padded(gamma)
+        draft = decoding.no_draft
+        if gamma:
+            with stage("draft"):
+                draft = self._on_device.propose(sequences, gamma, uniforms, self._gamma_policy.should_continue)
+                if draft.num_nodes:  # one graph for all lengths up to gamma, another one for rounds without a draft
+                    draft = draft.padded(gamma)
         with stage("verify_and_commit"):
             return self._graph(
                 (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)

@@ -92,6 +92,7 @@ class Auto:
     def begin(self) -> None:
         self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
         self._budget = 0.0  # for tests, in rounds without a draft
+        self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
 
     def next_gamma(self) -> int:
@@ -101,24 +102,33 @@ class Auto:
         """
         if self.profile is None:
             raise OptionError("gamma.profile", None, "a file with a profile", "and no rounds were measured")
-        tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
-        speeds = {gamma: tokens[gamma] / self._times[gamma] for gamma in self.usable}
-        best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
-        self._pays = best > 0 and speeds[best] >= 1 + self._margin
+        if self._best is None:  # the rates have changed
+            self._best = self._fastest()
+        self._pays = self._best > 0
         if self._pays:
-            self._gamma = best
+            self._gamma = self._best
         else:
             self._gamma = self._test if self._budget >= self._lost_by_test else 0
         return self._gamma
 
+    def _fastest(self) -> int:
+        """The gamma of the largest speed by the current rates; 0 where no draft is faster by `margin`."""
+        tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
+        speeds = {gamma: tokens[gamma] / self._times[gamma] for gamma in self.usable}
+        best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
+        return best if speeds[best] >= 1 + self._margin else 0
+
     def observe(self, readout: Readout) -> None:
-        self._acceptance.observe(self._gamma, readout)
         if not readout.num_nodes:
             self._budget = min(self._budget + self._most_loss, self._lost_by_test)
-        elif not self._pays and any(readout.active):
+            self._is_paused = True
+            return
+        self._acceptance.observe(self._gamma, readout)
+        self._best = None
+        if not self._pays and any(readout.active):
             gain = sum(readout.committed) / sum(readout.active) - self._time_of_draft
             self._budget = min(self._budget + gain, self._lost_by_test)
-        self._is_paused = not readout.num_nodes
+        self._is_paused = False
 
     @property
     def _time_of_draft(self) -> float:

@@ -123,6 +123,7 @@ def use_packed_linear(graph: GraphModule) -> None:
             with_input[node.args[0]].append(_Product(node, weight))
     for products in with_input.values():
         _replace(graph, products)
+    _delete_unread(graph)
     graph.recompile()
 
 
@@ -173,3 +174,18 @@ def _replace(graph: GraphModule, products: list[_Product]) -> None:
         first += len(weight)
         node.replace_all_uses_with(output)
         nodes.erase_node(node)
+
+
+def _delete_unread(graph: GraphModule) -> None:
+    """Delete weights without users from a graph; each remaining weight is an input of every call."""
+    for node in graph.graph.find_nodes(op="call_method", target="to"):  # of int8 weights
+        if not node.users and node.args[0].op == "get_attr":
+            graph.graph.erase_node(node)
+    weights = graph.graph.find_nodes(op="get_attr")
+    read = {node.target for node in weights if node.users}
+    for node in weights:
+        if not node.users:
+            graph.graph.erase_node(node)
+    for target in {node.target for node in weights} - read:
+        module, _, name = target.rpartition(".")
+        delattr(graph.get_submodule(module), name)

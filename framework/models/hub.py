@@ -29,8 +29,13 @@ class Place:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Convert errors of the libraries to one line that names the option; hide progress bars for local files."""
-        bars = logging.is_progress_bar_enabled()
+        """Convert errors of the libraries to one line that names the option.
+
+        Their warnings stay silent, since an error of ours follows where a model does not fit its files, and so do the
+        progress bars of local files.
+        """
+        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
         if self.is_local:
             logging.disable_progress_bar()
         try:
@@ -48,6 +53,7 @@ class Place:
                 reason = f"{type(error).__name__}: {reason}"
             raise kind(self.option, self.path, self.allowed, f"which cannot be loaded: {reason}") from error
         finally:
+            logging.set_verbosity(verbosity)
             if bars:
                 logging.enable_progress_bar()
 
@@ -73,7 +79,9 @@ def locate(
         return Place(option, str(folder), is_local=True, allowed=allowed)
     if folder.is_file():
         raise MissingFileError(option, path, allowed, "which is a file")
-    if folder.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
+    if path.startswith((".", "/", "~")) and not folder.exists():
+        raise MissingFileError(option, path, allowed, "no such folder")
+    if folder.exists() or path.count("/") > 1:
         raise MissingFileError(option, path, allowed, f"without {' or '.join(holding)}")
     place = Place(option, path, is_local=True, allowed=allowed)
     with place.loading():

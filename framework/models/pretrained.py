@@ -105,7 +105,7 @@ def load_target(
     beside = place
     if tokenizer is not None:
         beside = locate(tokenizer, option="tokenizer", kind="tokenizer", holding=TOKENIZER_FILES)
-    its_tokenizer = _load_tokenizer(beside, advice="; tokenizer may name another one")
+    its_tokenizer = _load_tokenizer(beside, advice="; target.tokenizer may name another one")
     _check_generation_config(place, generation)
     shards = tensor_parallel is not None
     model = _load_model(place, dtype, device_named(device), attention, device_map=device_map, shards=shards)
@@ -424,9 +424,9 @@ def device_named(device: str) -> torch.device:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"device is {device!r}, which cannot be used here: {reason}; allowed: auto, cpu, cuda"
-        ) from error
+        is_known = device.partition(":")[0] in ("cpu", "cuda")  # else PyTorch's message lists all devices
+        problem = f"which cannot be used here: {reason}" if is_known else "which is unknown"
+        raise ValueError(f"device is {device!r}, {problem}; allowed: auto, cpu, cuda") from error
 
 
 def load_tokenizer(path: str, *, option: str) -> PreTrainedTokenizerBase:
@@ -480,11 +480,15 @@ def _load_model(
             dtype=DTYPES[dtype],
             attn_implementation=None if attention in (AUTO, *OURS) else attention,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             device_map=device_map,
             **options,
         )
         if missing := sorted(report["missing_keys"]):
             raise ValueError(f"{len(missing)} weights are not in its files, {missing[0]} among them")
+        if mismatched := sorted(report["mismatched_keys"]):
+            name, in_file, in_config = mismatched[0]
+            raise ValueError(f"{name} is {list(in_file)} in its files, and {list(in_config)} by its config.json")
         if device_map is None and not shards and model.device != device:
             model.to(device)
         elif device_map is not None and (elsewhere := _off_gpus(model.hf_device_map)):

@@ -44,7 +44,7 @@ def probe(lm: "CachedLM") -> str | None:
     except Exception as failure:  # the forward pass of another library may raise any
         return f"it does not run with Outrider's cache, masks and positions ({type(failure).__name__}: {failure})"
     if math.isnan(error):
-        return "its logits hold NaN; try target.dtype=float32"
+        return "its logits hold NaN; try dtype=float32"
     if not error < tolerance:
         return (
             f"its logits after a roll-back differ from its own uncached ones by {error:.1e} of their size; it is not "

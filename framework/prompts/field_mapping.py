@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from framework.core.option_error import OptionError
@@ -24,11 +25,29 @@ class Fields:
             are kept as answers where they alternate with the user's.
         reference_field: field of the reference answer; None: texts have none.
         category_field: field of the category; None: all texts get the category of their source.
+        tests: Python code that raises an error unless the completed text is right, with names of fields in braces, such
+            as "{test}"; None: texts have none.
+
+    Raises:
+        ValueError: `tests` is no text, or has braces around anything but the name of a field.
     """
 
     field: str
     reference_field: str | None
     category_field: str | None
+    tests: str | None
+
+    def __post_init__(self) -> None:
+        allowed = "text with names of fields in braces, such as {test}; other braces are doubled: {{ and }}"
+        if self.tests is not None and not isinstance(self.tests, str):
+            raise OptionError("tests", self.tests, allowed)
+        try:
+            parts = list(Formatter().parse(self.tests or ""))
+        except ValueError as error:
+            raise OptionError("tests", self.tests, allowed, str(error)) from error
+        for _, field, form, conversion in parts:
+            if field == "" or form or conversion:
+                raise OptionError("tests", self.tests, allowed, "which holds other braces")
 
     def text_of(self, record: Mapping[str, Any], *, name: str, category: str, place: str) -> Text:
         """The text of a record.
@@ -61,7 +80,23 @@ class Fields:
                 raise OptionError("reference_field", self.reference_field, "the name of a string", problem)
         if self.category_field is not None:
             category = str(_value(record, "category_field", self.category_field, place))
-        return Text(name, category, turns[0], reference=reference, next_turns=tuple(turns[1:]), answers=tuple(answers))
+        return Text(
+            name,
+            category,
+            turns[0],
+            reference=reference,
+            next_turns=tuple(turns[1:]),
+            answers=tuple(answers),
+            tests=self._filled_tests(record, place),
+        )
+
+    def _filled_tests(self, record: Mapping[str, Any], place: str) -> str | None:
+        if self.tests is None:
+            return None
+        parts = Formatter().parse(self.tests)
+        return "".join(
+            text if field is None else text + str(_value(record, "tests", field, place)) for text, field, _, _ in parts
+        )
 
 
 def _by_speaker(turns: list[Any]) -> tuple[list[Any], list[Any]]:

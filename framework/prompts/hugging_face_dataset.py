@@ -34,6 +34,7 @@ class HuggingFaceDataset:
         prefix: str,
         revision: str | None,
         streaming: bool,
+        tests: str | None,
     ):
         """
         Args:
@@ -48,18 +49,19 @@ class HuggingFaceDataset:
             revision: commit, tag or branch on the hub; None: the newest.
             streaming: whether rows are read from the hub as needed and not stored; otherwise the dataset is downloaded
                 first.
+            tests: Python code that tests a completed text, with fields in braces, such as "{test}"; None: none.
 
         Raises:
             ImportError: the package `datasets` is not installed.
             FileNotFoundError: no such file or folder.
             ConnectionError: a name that is not downloaded yet, and no hub is reachable; raised within seconds.
-            ValueError: a revision is given for a path on this machine.
+            ValueError: a revision is given for a path on this machine, or `tests` has unpaired braces.
         """
         _library()
         self.path = path
         self.name = name
         self.split = split
-        self._fields = Fields(field, reference_field, category_field)
+        self._fields = Fields(field, reference_field, category_field, tests)
         self._prefix = prefix
         self.revision = revision
         self.streaming = streaming

@@ -12,19 +12,29 @@ from framework.prompts.prompt_source import Text
 class Jsonl:
     """One text per line of a JSON Lines file, in the file's order."""
 
-    def __init__(self, *, path: str, field: str, reference_field: str | None, category_field: str | None):
+    def __init__(
+        self,
+        *,
+        path: str,
+        field: str,
+        reference_field: str | None,
+        category_field: str | None,
+        tests: str | None,
+    ):
         """
         Args:
             path: the file, in UTF-8, with one JSON object per line; blank lines are skipped.
             field: key of the text, a string; or of the turns of a dialogue, a list of strings.
             reference_field: key of the reference answer; None: unknown.
             category_field: key of the category; None: the file's name for all texts.
+            tests: Python code that tests a completed text, with keys in braces, such as "{test}"; None: none.
 
         Raises:
             FileNotFoundError: no such file.
+            ValueError: `tests` has unpaired braces.
         """
         self.path = Path(path).expanduser()
-        self._fields = Fields(field, reference_field, category_field)
+        self._fields = Fields(field, reference_field, category_field, tests)
         if not self.path.is_file():
             raise MissingFileError("path", path, "a file of JSON lines", "no such file")
 

@@ -1,8 +1,7 @@
 """Prompts from texts: token ids that fit the context of the target."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
 
 from transformers import PreTrainedTokenizerBase
 
@@ -10,6 +9,7 @@ from framework.core.option_error import OptionError, options_under
 from framework.core.validation import check_whole
 from framework.prompts.chat import chat_tokens, is_chat
 from framework.prompts.prompt_source import PromptSource, Text
+from framework.prompts.truncation import leading_tokens
 
 OVERFLOW = ("error", "truncate_left", "skip")
 
@@ -131,31 +131,6 @@ def make_prompts(
     if not prompts:
         raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
     return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)
-
-
-def leading_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most: int | None) -> list[list[int]]:
-    """Tokens of every text, cut on the right to at most `most` tokens; special tokens at its end are kept.
-
-    The tokenizer's own truncation would change the tokenizer, and the files that it is saved to.
-
-    Args:
-        tokenizer: tokenizer that may add special tokens, such as the end token of a T5's source.
-        texts: any texts.
-        most: number of tokens per text, special ones included; None: no limit.
-    """
-    # Not verbose: the tokenizer would warn of texts longer than the context, such as whole files.
-    found = tokenizer(list(texts), return_special_tokens_mask=most is not None, verbose=False)
-    if most is None:
-        return found["input_ids"]
-    return [_cut(*each, most) for each in zip(found["input_ids"], found["special_tokens_mask"], strict=True)]
-
-
-def _cut(tokens: list[int], is_special: list[int], most: int) -> list[int]:
-    if len(tokens) <= most:
-        return tokens
-    num_last = sum(1 for _ in takewhile(bool, reversed(is_special)))
-    last = tokens[len(tokens) - num_last :]
-    return (tokens[: max(0, most - num_last)] + last)[:most]
 
 
 def _texts_of(source: PromptSource) -> Iterator[Text]:

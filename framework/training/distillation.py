@@ -12,7 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from framework.core.option_error import OptionError
@@ -121,12 +127,7 @@ class Distillation:
 
     def save(self, folder: Path, held_out: Tensor) -> None:
         """Write the model with the target's tokenizer, in the form that drafter=small_transformer loads."""
-        bars = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        self.model.save_pretrained(folder)
-        if bars:
-            logging.enable_progress_bar()
-        self._target.tokenizer.save_pretrained(folder)
+        save_model(folder, self.model, self._target.tokenizer)
 
     @torch.no_grad()
     def _teacher(self, tokens: Tensor) -> Tensor:
@@ -138,6 +139,16 @@ class Distillation:
         inputs = model_inputs(tokens) if model.config.is_encoder_decoder else {"input_ids": ids_of(texts)}
         logits = model(**inputs, use_cache=False).logits[:, :-1, : self._target.vocabulary_size]
         return logits[is_learned(texts[:, 1:])].float()
+
+
+def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a model with its tokenizer, without a progress bar."""
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    if bars:
+        logging.enable_progress_bar()
+    tokenizer.save_pretrained(folder)
 
 
 def _loaded(path: str, target: Target) -> PreTrainedModel:

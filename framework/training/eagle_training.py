@@ -222,6 +222,7 @@ class EagleTraining:
                 states = functional.pad(states[:, :-1], (0, 0, 1, 0))
 
     def _noisy(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """[B, T, H] states with uniform noise, scaled by each window's root mean square."""
         # Neither scale nor noise of a window depends on the padding that other windows of its batch need.
         read = (texts_of(tokens) != FILLER).unsqueeze(2).expand_as(hidden)
         mean_square = (hidden.square() * read).sum((1, 2), keepdim=True) / read.sum((1, 2), keepdim=True)

@@ -33,7 +33,7 @@ def check_ranges(target: Target, *, discount: float, ranks: int) -> None:
 
 
 def check_window(tokens: Tensor, number: int, key: str) -> None:
-    """Check the length of windows; pairs may be shorter, as their texts are.
+    """Check the length of windows; pairs are not checked.
 
     Args:
         tokens: [B, T] int64 windows, or [B, 2, T] pairs.

@@ -64,9 +64,9 @@ class MedusaTraining:
             ValueError: windows with T < K + 2, so that some head has no label.
         """
         check_window(tokens, self._num_heads, "num_heads")
-        return self._loss(self._logits(tokens), labels_after(tokens, self._num_heads))
+        return self.loss_of(self._logits(tokens), labels_after(tokens, self._num_heads))
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Scalar loss of logits [B, N, K, V] and labels [B, N, K]."""
         nats = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
         per_head = nats.view(labels.shape).sum((0, 1)) / mean_over_processes((labels != NO_LABEL).sum((0, 1)))

@@ -4,7 +4,6 @@ B rows, T tokens, H hidden, n layers.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Protocol, TypeGuard
 
 import torch
@@ -14,7 +13,7 @@ from transformers import PreTrainedModel
 from framework.models.forward_output import LayerHooks
 from framework.models.target import Target
 from framework.training.stored_states import StoredStates
-from framework.training.trainable import Trainable, model_inputs, trains_target
+from framework.training.trainable import Trainable, model_inputs
 
 
 class TargetStates:
@@ -50,10 +49,10 @@ class ReadsStates(Trainable, Protocol):
 
 def reads_states(trainable: Trainable) -> TypeGuard[ReadsStates]:
     """Whether a trainable may read stored states."""
-    return hasattr(trainable, "states") and not trains_target(trainable)
+    return hasattr(trainable, "states")
 
 
-def output_layer_input(model: PreTrainedModel, tokens: Tensor, *, with_gradient: bool = False) -> Tensor:
+def output_layer_input(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """[B, T, H] input of a model's output layer in an uncached pass over tokens [B, T] or [B, 2, T] int64."""
     seen: list[Tensor] = []
 
@@ -63,7 +62,7 @@ def output_layer_input(model: PreTrainedModel, tokens: Tensor, *, with_gradient:
 
     hook = model.get_output_embeddings().register_forward_pre_hook(look)
     try:
-        with nullcontext() if with_gradient else torch.no_grad():
+        with torch.no_grad():
             model(**model_inputs(tokens), use_cache=False)
     finally:
         hook.remove()

@@ -59,20 +59,21 @@ class CountsTokens(Trainable, Protocol):
 
 
 def counts_tokens(trainable: Trainable) -> TypeGuard[CountsTokens]:
-    """Whether it is one that CountsTokens."""
+    """Whether a trainable needs the counts of tokens."""
     return hasattr(trainable, "use_counts")
 
 
 class TrainsTarget(Trainable, Protocol):
-    """Optional: a Trainable that trains a copy of the target, too, and drafts for that copy alone."""
+    """Optional: a Trainable that also trains a copy of the target; its drafter fits only that copy."""
 
-    target: Target
-    """The copy as trained so far; `save` writes it into the folder, as a model that `target.path` loads."""
+    def trained_target(self) -> Target:
+        """The copy as trained so far; `save` writes it into the folder, as a model that `target.path` loads."""
+        ...
 
 
 def trains_target(trainable: Trainable) -> TypeGuard[TrainsTarget]:
-    """Whether it is one that TrainsTarget."""
-    return hasattr(trainable, "target")
+    """Whether a trainable also trains a copy of the target."""
+    return hasattr(trainable, "trained_target")
 
 
 def complement(ids: Integers) -> Integers:

@@ -18,7 +18,7 @@ from tests.support.drafter_kinds import KINDS, every_drafter
 pytestmark = pytest.mark.usefixtures("narrow_buffers")
 
 VOCABULARY = 5
-# Built from parts of other drafters here; the slow test covers all.
+# Built from parts of other drafters here; a slow test covers them.
 ALIKE = {"corpus_unigram", "eagle_tree", "online_medusa", "remote"}
 # They read the target's states, layers or cache, or have it read a tree; others read its tokens only.
 OF_THE_TARGET = ("dart", "eagle", "eagle3", "eagle_tree", "layer_skip", "medusa", "online_medusa", "transformer_tree")
@@ -60,6 +60,7 @@ def test_rounds_without_a_draft_run_no_model_of_the_drafter(name):
     assert drafted.num_nodes or drafts_on_host(drafter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truncation", [{"top_k": 1}, {"top_k": 3}, {"top_p": 0.6}], ids=str)
 def test_drawing_from_few_tokens_keeps_it(truncation):
     target = tiny_target(vocabulary=VOCABULARY, **NARROW)
@@ -80,7 +81,7 @@ def test_the_mass_to_draw_from_is_checked(top_p):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*KINDS, *sorted(ALIKE)])
 def test_it_keeps_the_contract_for_a_larger_vocabulary(name):
     """Deeper drafts, more samples for one drafter of a kind, and a vocabulary too large to count continuations."""
     target, samples = tiny_target(vocabulary=50, **NARROW), 10_000 if name in KINDS else 2_000

@@ -189,6 +189,7 @@ def test_options_are_checked(option, value):
         online(tiny_target(), small, **{option: value})
 
 
+@pytest.mark.slow
 def test_measuring_teaches_it_every_prompt_once_and_leaves_it_as_it_was(tmp_path):
     """Counting, timing and warm-up runs of a prompt teach no more than decoding it once."""
     target = tiny_target()

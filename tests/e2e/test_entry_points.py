@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from drafters.prompt_lookup import PromptLookup
 from experiments import compare, measure, train
 from experiments.config import builders, resolvers
+from experiments.config.command_line import checked_arguments
 from experiments.corpora.standard_library import StandardLibrary
 from experiments.proof.tiny_drafters import FITTED
 from experiments.results.records import group_records, load_records
@@ -29,11 +32,11 @@ CONF = Path(measure.__file__).parents[1] / "conf"
 FITTING = {
     "blockwise_translation": ["drafter.path=${zoo:medusa}"],
     "early_exit": ["drafter.exit_after=1,2"],
-    "paper_table2": ["gamma.gamma=1,10"],
-    "paper_figures": ["gamma.gamma=1,10"],
-    "paper_table5": ["verifier.lenience=1.0,0.1", "gamma.gamma=5"],
     "gamma_policies": ["sampling.temperature=1"],
-    "paper_table2_larger": ["gamma.gamma=2", "engine.compile=false"],
+    "input_copy": ["prompts=jsonl"],
+    "paper_table2": ["gamma.gamma=2"],
+    "paper_table2_larger": ["gamma.gamma=2", "+paper_drafter=small", "engine.compile=false"],
+    "paper_table5": ["gamma.gamma=2"],
 }
 STUDIES = sorted(path for path in (CONF / "study").glob("*.yaml") if "experiments.measure -m" in path.read_text())
 
@@ -202,6 +205,11 @@ COST_NO_MODEL = {
         (["max_new_tokens=0"], "max_new_tokens is 0"),
         (["batch_size=0"], "batch_size is 0"),
         (["refill=maybe"], "refill is 'maybe'"),
+        (["run_completions=true"], "run_completions is True; allowed: false, or prompts with tests"),
+        (
+            ["run_completions=true", "prompts.source.tests=pass", "prompts.max_prompt_tokens=9"],
+            "with prompts cut; allowed",
+        ),
         (["arrivals.rate=5"], "arrivals.rate is 5, and refill is false; allowed: null, or refill=true"),
         (["arrivals.rate=0", "refill=true"], "arrivals.rate is 0; allowed: a number > 0"),
         (["repeats=0"], "repeats is 0"),
@@ -326,7 +334,8 @@ def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("study", [path.stem for path in STUDIES])
 def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
-    """Each named sweep, on tiny models: adding a yaml adds its test."""
+    """Each named sweep, on tiny models, with the first and the last of its values: adding a yaml adds its test."""
+    checked_arguments("measure", ["-m", f"study={study}"])  # all values of groups
     folder = folder_of(tiny)
     monkeypatch.setattr(resolvers, "ZOO", Path(folder))
     resolvers.register_resolvers()  # other tests put theirs in its place
@@ -336,10 +345,23 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
         (tmp_path / "outputs" / f"larger_{task}").mkdir(parents=True)
         (tmp_path / "outputs" / f"larger_{task}" / "models").symlink_to(Path(folder) / task)
     run(measure, monkeypatch, capfd, "-m", *tiny, f"study={study}", "prompts.count=1", "repeats=1", "tracker=jsonl",
-        f"hydra.sweep.dir={tmp_path}", *FITTING.get(study, []))  # fmt: skip
+        f"hydra.sweep.dir={tmp_path}", *fitting(study))  # fmt: skip
     records = load_records(tmp_path)
     assert len(records) == len(list(tmp_path.glob("[0-9]*"))) > 1
     assert {record.study for record in records} == {study}
+
+
+def fitting(study: str) -> list[str]:
+    """FITTING, and overrides that leave the first and the last of the other values that a study sweeps."""
+    own = FITTING.get(study, [])
+    params = OmegaConf.to_container(OmegaConf.load(CONF / "study" / f"{study}.yaml").hydra.sweeper.params)
+    swept = {key: str(values).split(",") for key, values in params.items()}
+    ends = [
+        f"{key}={values[0]},{values[-1]}"
+        for key, values in swept.items()
+        if len(values) > 2 and not re.search(r"[\[({'\"]", str(params[key]))
+    ]
+    return [*own, *(each for each in ends if each.split("=")[0] not in {mine.split("=")[0] for mine in own})]
 
 
 def _tiny_library(init, tiny_folder):

@@ -126,7 +126,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
     return code, [line for line in err.getvalue().splitlines() if line.strip() and not line.startswith(echo)]
 
 
-@fuzz(20, wild=overrides())
+@fuzz(10, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
     drafter = wild[0].removeprefix("drafter=")

@@ -37,7 +37,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 def test_texts_of_any_characters_are_read_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"prompt": text, "category": CATEGORY}) + "\n" for text in TEXTS))
-    source = Jsonl(path=str(file), field="prompt", reference_field=None, category_field="category")
+    source = Jsonl(path=str(file), field="prompt", reference_field=None, category_field="category", tests=None)
     assert [(text.text, text.category) for text in source.texts()] == [(text, CATEGORY) for text in TEXTS]
 
 

@@ -87,6 +87,7 @@ def test_all_decode_the_same_tokens(rows):
     assert all(other == first for other in others), tokens
 
 
+@pytest.mark.slow
 def test_figures(rows):
     found, runs = rows
     by_name = {(row.name, row.mode): row for row in found}
@@ -105,6 +106,7 @@ def end_to_end_ms(batches):
     return 1000 * sum(run.seconds for run in batches) / sum(len(run.generation.tokens[0]) for run in batches)
 
 
+@pytest.mark.slow
 def test_decoders_of_peers_are_timed_and_their_tokens_compared(rows):
     found, runs = rows
     by_name = {(row.name, row.mode): row for row in found}

@@ -41,6 +41,7 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_what_fits_is_measured_and_the_rest_is_named(
     pair: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from experiments import compare_links
 from tests.support.tiny_pair import tiny_pair
 
 
+@pytest.mark.slow
 def test_fewer_bits_are_fewer_bytes_and_a_row_each(tmp_path, monkeypatch, capsys):
     arguments = [
         *tiny_pair(tmp_path, "ab ca", "b"), f"drafter.drafter.model.path={tmp_path}/drafter", "prompts.count=null",

@@ -27,6 +27,7 @@ def scored(drafter: str, rules: list[str], *, seeds: int = 4) -> list[compare_ru
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_what_a_rule_expects_is_what_decoding_gives():
     """8 x 40 rows of some 12 rounds: within 5 standard errors of tokens per round, which is below 1e-6 by chance."""

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments import generate
 from experiments.api import Pair, load_pair
-from experiments.config import override_checks
+from experiments.config.command_line import literal
 
 ROOT = Path(generate.__file__).parents[1]
 PROMPT = "import os\nimport sys\nimport "
@@ -58,7 +58,8 @@ def test_a_prompt_comes_from_a_file_or_is_piped_in(pair, tmp_path, monkeypatch, 
     [
         ([], "prompt_file"),
         (["prompt=a", "prompt_file=b"], "both set"),
-        (["prompt_file=nowhere.txt"], "nowhere.txt"),
+        (["prompt_file=nowhere.txt"], "prompt_file is 'nowhere.txt': No such file or directory; allowed: a text file"),
+        (["prompt_file=/"], "prompt_file is '/': Is a directory; allowed: a text file in UTF-8"),
         (["prompt=a", "max_new_tokens=0"], "max_new_tokens is 0"),
     ],
 )
@@ -86,7 +87,7 @@ def test_what_is_wrong_is_one_line(wrong, says, monkeypatch, capfd):
 )
 def test_a_prompt_arrives_as_it_was_typed(prompt, monkeypatch):
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("generate", [override_checks._literal(f"prompt={prompt}")])
+        cfg = compose("generate", [literal(f"prompt={prompt}")])
     assert generate.prompt_of(cfg) == prompt
 
 
@@ -117,6 +118,7 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal():
     assert generate._visible("a\x1b[2Jb\x07\x9b\n\tc\x7f") == "a␛[2Jb␇\ufffd\n\tc␡"
 
 
+@pytest.mark.slow
 def test_on_a_real_terminal_the_text_stays_and_the_status_goes():
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "experiments.generate", f"prompt={PROMPT}", *GREEDY]

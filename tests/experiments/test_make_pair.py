@@ -30,6 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Path:
     return folder / "models"
 
 
+@pytest.mark.slow
 def test_a_killed_training_resumes_to_the_same_models(tmp_path, monkeypatch):
     whole = run(monkeypatch, tmp_path / "whole")
     steps, loss = [], make_pair.PairTraining.loss

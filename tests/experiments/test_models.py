@@ -10,7 +10,7 @@ from experiments.models import PAGE, chosen, line
 from experiments.proof.architectures import TABLE, Architecture
 from experiments.proof.model_matrix import COMPILED, TRIALS, Reference, Result, examine, run, served
 
-COMPILED_NAMES = ("llama", "gemma3_text", "gpt_oss", "t5")
+COMPILED_NAMES = ("gemma3_text", "gpt_oss", "t5")
 FEW = tuple(trial for trial in TRIALS if trial.name in ("plain", "chain", "tree"))
 
 

@@ -67,6 +67,7 @@ def test_the_command_prints_a_row_per_drafter_and_rate(tmp_path: Path, monkeypat
     ("override", "message"),
     [
         ("+drafter@drafters.other=uniform_random", "drafters.other drafts on the device, or a tree; allowed: "),
+        ("gamma=auto", "gamma is a policy that adapts; allowed: fixed, "),
         ("vary.values=[]", "allowed: a key and, as values, a list of its values; or vary=null"),
         ("vary.key=no.such", "vary.key is 'no.such', which this config does not have; allowed: "),
     ],

@@ -69,6 +69,7 @@ def test_trials_are_measured_points_and_go_on_after_a_kill(tiny, tmp_path, monke
     assert "holds a search with another seed" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_on_the_disk_and_the_search_goes_on(tiny, tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit):
         run(monkeypatch, *tiny, f"folder={tmp_path}", "trials=2", "max_new_tokens=200", f"hydra.run.dir={tmp_path}")
@@ -83,6 +84,11 @@ def test_a_trial_that_fails_is_on_the_disk_and_the_search_goes_on(tiny, tmp_path
     [
         ("search_space.drafter=[]", "search_space.drafter is []"),
         ("search_space.drafter=7", "search_space.drafter is 7"),
+        ("search_space.drafter=[ngram,nosuch]", "search_space: drafter is 'nosuch'; allowed: "),
+        (
+            "+search_space={gamma.gama: {low: 1, high: 2}}",
+            "search_space: gamma.gama is no option of search; did you mean",
+        ),
         ("trials=0", "trials is 0"),
         ("startup_trials=-1", "startup_trials is -1"),
         ("gamma.gamma=3", "gamma.gamma is set, and search_space.gamma.gamma searches for it"),

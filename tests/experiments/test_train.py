@@ -202,7 +202,11 @@ def test_wrong_input_is_one_clear_line(config, tmp_path, wrong, says):
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [("training.window=1000", "training.window is 1000"), ("held_out.source.path=nowhere", "nowhere")],
+    [
+        ("training.window=1000", "training.window is 1000"),
+        ("held_out.source.path=nowhere", "nowhere"),
+        ("training=eagle", "drafter is 'medusa', which does not load what training=eagle trains; allowed: eagle, "),
+    ],
 )
 def test_the_command_prints_no_traceback(tiny, tmp_path, monkeypatch, capfd, wrong, says):
     with pytest.raises(SystemExit):
@@ -217,7 +221,7 @@ def test_the_command_prints_no_traceback(tiny, tmp_path, monkeypatch, capfd, wro
     [
         (
             "ngram",
-            "which is not trained; allowed: dart, eagle, eagle3, medusa, small_transformer, or training=stop_head",
+            "allowed: dart, eagle, eagle3, medusa, small_transformer, or training=medusa_joint, training=stop_head",
         ),
         ("layer_skip", "(python -m experiments.search_layers finds its layers); allowed"),
         ("transformer_tree", "(it drafts with the model that drafter=small_transformer trains); allowed"),
@@ -226,6 +230,15 @@ def test_the_command_prints_no_traceback(tiny, tmp_path, monkeypatch, capfd, wro
 def test_drafters_that_are_not_trained_are_told(drafter, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         train.check_before_loading(composed(f"drafter={drafter}"), drafter)
+
+
+def test_a_trained_drafter_without_its_checkpoint_is_not_overwritten(tiny, tmp_path, monkeypatch, capfd):
+    heads = tmp_path / "heads.safetensors"
+    heads.write_bytes(b"heads")
+    with pytest.raises(SystemExit):
+        run(monkeypatch, capfd, *tiny, f"folder={tmp_path}")
+    assert "which holds heads.safetensors; allowed: a new or empty folder" in capfd.readouterr().err
+    assert heads.read_bytes() == b"heads"
 
 
 def test_a_training_lies_where_hydra_is_told_to_put_it(tiny, tmp_path, monkeypatch, capfd):

@@ -1,6 +1,7 @@
 """Speed and acceptance by kind of prompt, as Spec-Bench reports them (Xia et al., 2024)."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,12 @@ class TableByCategory(Callback):
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
-        cells = by_category(load_records(folder))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the sweep's report lists failed points
+            records = load_records(folder)
+        if not records:
+            return
+        cells = by_category(records)
         (folder / "by_category.md").write_text(f"{markdown(cells)}\n{NOTE}\n", encoding="utf-8")
         # Transposed, since there are many groups and few drafters.
         upright = [list(column) for column in zip(*cells, strict=True)]

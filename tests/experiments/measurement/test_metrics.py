@@ -320,10 +320,8 @@ def test_alpha_at_every_position_is_that_of_the_rule_that_accepts_nothing(tmp_pa
 AUTO = {"candidates": [0, 1, 2], "margin": 0, "most_loss": 1, "prior_weight": 1, "forgetting": 0.5, "profile": None}
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [pytest.param(Fixed(gamma=2), id="fixed", marks=pytest.mark.slow), pytest.param(Auto(**AUTO), id="auto")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [Fixed(gamma=2), Auto(**AUTO)], ids=["fixed", "auto"])
 def test_nothing_is_compiled_while_timed(policy: GammaPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
     (record,) = measured({"own": build_engine(policy, compiled=True)}, tmp_path, compiled=True)

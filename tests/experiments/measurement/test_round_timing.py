@@ -98,7 +98,10 @@ def test_a_drafter_that_finds_nothing_has_no_times_and_is_measured_again(folder)
 
 def test_rounds_are_measured_once_per_pair_and_setting(folder, monkeypatch, capfd) -> None:
     first = provided(engine())
-    assert "measuring rounds of SmallTransformer at gamma 0, 1, 2, once" in capfd.readouterr().err
+    assert (
+        "measuring rounds of SmallTransformer at T=0, gamma 0, 1, 2; later runs reuse the times"
+        in capfd.readouterr().err
+    )
     monkeypatch.setattr(round_timing, "measure_rounds", lambda *_: pytest.fail("measured again"))
     again = engine()
     assert provided(again) == first and capfd.readouterr().err == ""
@@ -117,14 +120,16 @@ def changed(what: str) -> tuple[Engine, Batch, object]:
         "candidates": (engine(candidates=(0, 1)), BATCH, OPTIONS),
         "threads": (engine(), BATCH, OPTIONS),
         "version": (engine(), BATCH, OPTIONS),
+        "source": (engine(), BATCH, OPTIONS),
         "machine": (engine(), BATCH, OPTIONS),
     }[what]
 
 
 @pytest.mark.parametrize(
     "what",
-    ["target", "drafter", "options", "batch size", "temperature", "candidates", "threads", "version", "machine"],
-)
+    ["target", "drafter", "options", "batch size", "temperature", "candidates", "threads", "version", "source",
+     "machine"],
+)  # fmt: skip
 def test_another_pair_setting_or_machine_does_not_use_it(what: str, monkeypatch) -> None:
     built = engine()
     identity = profile_identity(built, OPTIONS, BATCH, STOPPING)
@@ -134,6 +139,8 @@ def test_another_pair_setting_or_machine_does_not_use_it(what: str, monkeypatch)
     facts = round_profiles.machine(torch.device("cpu"))
     if what == "threads":
         monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    elif what == "source":
+        monkeypatch.setattr(round_profiles, "source_version", lambda part: "edited")
     elif what == "version":
         monkeypatch.setattr(round_profiles, "versions", lambda *names: dict.fromkeys(names, "0"))
     elif what == "machine":

@@ -97,7 +97,7 @@ def test_old_records_leave_out_what_they_do_not_hold(tmp_path: Path) -> None:
         assert f'id="{title}-title"' in full
 
 
-@fuzz(6, records=st.lists(RECORDS.map(Record.from_json), min_size=1, max_size=3))
+@fuzz(3, records=st.lists(RECORDS.map(Record.from_json), min_size=1, max_size=3))
 def test_whatever_is_read_is_shown(records: list[Record]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = written(records, Path(folder), changes=diff_records(records, records))

@@ -80,7 +80,7 @@ def loaded(folder: Path) -> list[Record]:
         return load_records(folder)
 
 
-@fuzz(30, rows=ROWS, record=RECORDS, keep=st.floats(0, 1))
+@fuzz(15, rows=ROWS, record=RECORDS, keep=st.floats(0, 1))
 def test_what_is_tracked_is_read_back(rows: list[dict[str, Any]], record: dict[str, Any], keep: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         point = tracked_point(Path(folder), rows, record)
@@ -95,7 +95,7 @@ def test_what_is_tracked_is_read_back(rows: list[dict[str, Any]], record: dict[s
         assert not rest or lines[len(whole)].startswith(rest)
 
 
-@fuzz(20, record=RECORDS, keep=st.floats(0, 0.99))
+@fuzz(10, record=RECORDS, keep=st.floats(0, 0.99))
 def test_half_a_record_is_told_and_left_out(record: dict[str, Any], keep: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = tracked_point(Path(folder), [], record) / RECORD_FILE
@@ -107,7 +107,7 @@ def test_half_a_record_is_told_and_left_out(record: dict[str, Any], keep: float)
         assert [str(file) in str(warning.message) for warning in printed] == [True]
 
 
-@fuzz(50, records=st.lists(RECORDS.map(Record.from_json), max_size=4), width=st.sampled_from([120, 80, 20]))
+@fuzz(25, records=st.lists(RECORDS.map(Record.from_json), max_size=4), width=st.sampled_from([120, 80, 20]))
 def test_every_record_is_shown_once(records: list[Record], width: int) -> None:
     groups = group_records(records)
     shown = [record for group in groups for record in group.records]

@@ -73,6 +73,7 @@ def test_tokens_are_exact_for_the_weights_of_each_step(tmp_path, arguments, monk
     assert (tmp_path / "rollouts.png").exists() and "small_transformer" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_drafter_does_not_learn_from_the_checked_texts(tmp_path, arguments, monkeypatch):
     online = "drafters.online_small_transformer"
     given = [each for each in arguments if not each.startswith("~")]

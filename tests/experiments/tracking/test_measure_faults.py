@@ -63,10 +63,8 @@ def command(program: str, folder: Path, *overrides: str) -> list[str]:
     return [sys.executable, "-c", program, *overrides, f"hydra.run.dir={folder}"]
 
 
-@pytest.mark.parametrize(
-    ("server", "reason"),
-    [(refusing, "Connection refused"), pytest.param(silent, "not sent within", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("server", "reason"), [(refusing, "Connection refused"), (silent, "not sent within")])
 def test_a_server_out_of_reach_costs_seconds_and_no_result(
     tiny: list[str], tmp_path: Path, server: Callable[[], AbstractContextManager[str]], reason: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.tracking.wandb_reading import read_offline_run
+from tests.support.slow_cases import mostly_slow
 from tests.support.wandb_server import PROMISE, DiesIn, Wandb, always, environment, refusing, serving, silent
 
 REPOSITORY = Path(__file__).parents[3]
@@ -164,7 +165,10 @@ FAULTS = {
 # Those that are waited for are given less time than the yaml gives them.
 @pytest.mark.parametrize(
     ("fault", "sync_seconds"),
-    [("nothing listens", 8), ("always 401", 8), ("never answers", 2), ("dies among the files", 3)],
+    mostly_slow(
+        [("nothing listens", 8), ("always 401", 8), ("never answers", 2), ("dies among the files", 3)],
+        fast=[("dies among the files", 3)],
+    ),
 )
 def test_a_fault_of_the_server_loses_nothing(
     forks: subprocess.Popen[str], tmp_path: Path, fault: str, sync_seconds: float
@@ -204,6 +208,7 @@ def test_the_waits_in_the_yaml_leave_three_seconds_for_the_rest() -> None:
     assert options()["probe_seconds"] + options()["sync_seconds"] <= PROMISE - 3
 
 
+@pytest.mark.slow
 def test_without_a_key_the_run_is_kept(forks: subprocess.Popen[str], tmp_path: Path) -> None:
     with serving(Wandb()) as address:
         lines, seconds = track(forks, tmp_path, environment(tmp_path, address, key=None), mode="online")
@@ -212,6 +217,7 @@ def test_without_a_key_the_run_is_kept(forks: subprocess.Popen[str], tmp_path: P
     assert_all_is_kept(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_looked_up_for_a_minute_costs_the_probe_only(
     forks: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -229,6 +235,7 @@ def test_a_name_that_is_looked_up_for_a_minute_costs_the_probe_only(
     assert_all_is_kept(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_a_dead_server_did_not_take_a_later_sync_sends(forks: subprocess.Popen[str], tmp_path: Path) -> None:
     """Half of the first point was sent; the command that was printed sends the whole of both, once the server lives."""
     with serving(DiesIn("/upload/")) as address:
@@ -251,6 +258,7 @@ def test_a_server_that_answers_gets_everything(forks: subprocess.Popen[str], tmp
     assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb.synced"))) == 1
 
 
+@pytest.mark.slow
 def test_a_proxy_leads_to_the_server(forks: subprocess.Popen[str], tmp_path: Path) -> None:
     wandb = Wandb()
     with serving(wandb) as proxy:

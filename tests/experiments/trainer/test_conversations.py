@@ -34,7 +34,7 @@ def turns_of(*speakers: str) -> list[dict[str, str]]:
 def source(folder: Path, *conversations: object) -> Jsonl:
     file = folder / "conversations.jsonl"
     file.write_text("".join(json.dumps({"turns": turns}) + "\n" for turns in conversations))
-    return Jsonl(path=str(file), field="turns", reference_field=None, category_field=None)
+    return Jsonl(path=str(file), field="turns", reference_field=None, category_field=None, tests=None)
 
 
 @pytest.fixture

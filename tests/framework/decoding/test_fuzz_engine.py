@@ -69,7 +69,7 @@ class Recorder(Witness):
 
 
 @fuzz(
-    40,
+    20,
     case=cases(ALL_POLICIES, models(torch.float64, torch.float32)),
     verifier=st.sampled_from([SpeculativeSampling(), Lenience(lenience=1)]),
     detailed=st.booleans(),
@@ -78,7 +78,7 @@ def test_greedy_decoding_is_plain_decoding(case: Case, verifier: Verifier, detai
     assert_is_plain_decoding(case, verifier, detailed)
 
 
-@fuzz(20, case=cases(ALL_POLICIES, models(torch.float64, torch.float32), drafters=BRANCHING), detailed=st.booleans())
+@fuzz(10, case=cases(ALL_POLICIES, models(torch.float64, torch.float32), drafters=BRANCHING), detailed=st.booleans())
 def test_greedy_decoding_with_trees_is_plain_decoding(case: Case, detailed: bool) -> None:
     assert_is_plain_decoding(case, SpeculativeSampling(), detailed)
 
@@ -171,7 +171,7 @@ def has_offered_child(draft: Draft, row: Tensor) -> Tensor:
 
 
 @fuzz(
-    30,
+    15,
     case=cases(PER_ROW, models(torch.float64)),
     verifier=st.one_of(st.just(SpeculativeSampling()), LENIENT),
     sampling=DRAWING,
@@ -182,7 +182,7 @@ def test_rows_do_not_depend_on_their_batch(case: Case, verifier: Verifier, sampl
 
 
 @fuzz(
-    15,
+    7,
     case=cases(PER_ROW, models(torch.float64), drafters=BRANCHING),
     sampling=DRAWING,
     order=st.randoms(use_true_random=False),
@@ -216,7 +216,7 @@ FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
 
 
 @fuzz(
-    4,
+    2,
     case=cases(FORGETFUL, models(torch.float64, sizes=st.sampled_from(THREE_SIZES))),
     sampling=st.one_of(st.just(GREEDY), DRAWING),
     stops=st.lists(st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=5), min_size=1, max_size=6),

@@ -8,7 +8,7 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from experiments.proof.tiny_drafters import NAMES, tiny_factory
+from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core import fixed_buffer
 from framework.core.sampling import Sampling
@@ -23,13 +23,13 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
+from tests.support.drafter_kinds import KINDS
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
 SAMPLING = Sampling(temperature=0.8, top_p=0.9)
-# Learning drafters are refused. Drafts that come from the host are inputs of a graph, which prompt_lookup (chosen) and
-# ngram (drawn) stand for where drafters observe nothing.
-ALIKE = ("input_copy", "suffix_lookup", "other_tokenizer")
-DRAFTERS = [name for name in NAMES if not name.startswith("online_") and name not in ALIKE]
+# One drafter of a kind; learning ones are refused. Drafts that come from the host are inputs of a graph, which
+# prompt_lookup (chosen) and ngram (drawn) stand for.
+DRAFTERS = [name for name in (*KINDS, "dflash", "hierarchical") if not name.startswith("online_")]
 FAST = ("medusa",)
 # Drafters that skip or read several layers.
 TWO_LAYERS = ("layer_skip", "dart", "dflash", "eagle3", "eagle_tree", "peagle")
@@ -116,7 +116,7 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
         assert len(each.addresses) == 1, "recorded again in every generation"
 
 
-@pytest.mark.parametrize("name", ["baseline", "medusa"])
+@pytest.mark.parametrize("name", ["baseline", pytest.param("medusa", marks=pytest.mark.slow)])
 def test_rounds_are_queued_unless_the_host_acts_between_them(name, traced, monkeypatch):
     target = tiny_target(num_hidden_layers=1)
     eager, graph = decoders(target, name)

@@ -45,7 +45,7 @@ def no_network(monkeypatch) -> Iterator[None]:
 
 def source(path: Path | str, **options: object) -> HuggingFaceDataset:
     settings = dict(
-        name=None, split=None, field="prompt", reference_field=None, category_field=None, prefix="",
+        name=None, split=None, field="prompt", reference_field=None, category_field=None, tests=None, prefix="",
         revision=None, streaming=False,
     )  # fmt: skip
     return HuggingFaceDataset(path=str(path), **(settings | options))  # type: ignore[arg-type]

@@ -11,12 +11,12 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from experiments.corpora.standard_library import StandardLibrary
 from framework.prompts.hugging_face_dataset import HuggingFaceDataset
 from framework.prompts.jsonl import Jsonl
-from framework.prompts.prompt_set import PromptSet, leading_tokens, make_prompts
+from framework.prompts.prompt_set import PromptSet, make_prompts
 from framework.prompts.prompt_source import PromptSource, Text
 
 REPOSITORY = Path(__file__).parents[3]
@@ -71,7 +71,7 @@ def write(path: Path, *records: object) -> str:
 
 
 def read(path: str, field: str = "prompt", category_field: str | None = None) -> list[Text]:
-    return list(Jsonl(path=path, field=field, reference_field=None, category_field=category_field).texts())
+    return list(Jsonl(path=path, field=field, reference_field=None, category_field=category_field, tests=None).texts())
 
 
 # From texts to prompts
@@ -88,18 +88,6 @@ def test_special_tokens_are_the_tokenizers_choice() -> None:
     (prompt,) = prompts_of(Texts("alpha"), begin=True, max_prompt_tokens=3).prompts
     assert prompt.tokens[0] == BEGIN
     assert byte_tokenizer(begin=False).decode(prompt.tokens[1:]) == "al"
-
-
-def test_a_cut_text_keeps_its_end_token() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / "experiments" / "zoo" / "translation" / "target")
-    texts = ["the old man sees a cat", "a cat"]
-    whole, short = leading_tokens(tokenizer, texts, None)
-    for most in range(1, len(whole) + 2):
-        (cut, _), saved = leading_tokens(tokenizer, texts, most), tokenizer.backend_tokenizer.truncation
-        assert saved is None, "later texts, and saved tokenizers, would be cut as well"
-        assert cut == tokenizer(texts[0], truncation=True, max_length=most)["input_ids"]
-        tokenizer.backend_tokenizer.no_truncation()
-    assert leading_tokens(tokenizer, texts, 4) == [[*whole[:3], tokenizer.eos_token_id], short]
 
 
 def test_max_prompt_tokens_cuts_before_the_length_is_judged() -> None:
@@ -183,12 +171,25 @@ def test_jsonl_yields_strings_and_turns(tmp_path: Path) -> None:
 
 def test_jsonl_goes_into_records_for_texts_and_references(tmp_path: Path) -> None:
     path = write(tmp_path / "made.jsonl", {"translation": {"en": "A dog.", "de": "Ein Hund."}})
-    fields = {"field": "translation.en", "reference_field": "translation.de", "category_field": None}
+    fields = {"field": "translation.en", "reference_field": "translation.de", "category_field": None, "tests": None}
     assert list(Jsonl(path=path, **fields).texts()) == [Text("made.jsonl:1", "made", "A dog.", "Ein Hund.")]
     with pytest.raises(ValueError, match=r"^reference_field is 'translation.fr', which .* lacks; allowed: translation"):
         list(Jsonl(path=path, **(fields | {"reference_field": "translation.fr"})).texts())
     with pytest.raises(ValueError, match=r"^reference_field is .*; allowed: the name of a string"):
         list(Jsonl(path=path, **(fields | {"reference_field": "translation"})).texts())
+
+
+def test_jsonl_fills_tests_with_fields(tmp_path: Path) -> None:
+    record = {"prompt": "def f():", "test": "def check(f):\n    assert f() == {}", "entry_point": "f"}
+    path = write(tmp_path / "made.jsonl", record)
+    fields = {"field": "prompt", "reference_field": None, "category_field": None}
+    (text,) = Jsonl(path=path, **fields, tests="{test}\ncheck({entry_point})").texts()
+    assert text.tests == "def check(f):\n    assert f() == {}\ncheck(f)"
+    with pytest.raises(ValueError, match=r"^tests is 'name', which .* lacks; allowed: prompt, test, entry_point"):
+        list(Jsonl(path=path, **fields, tests="{name}").texts())
+    for tests in ("{test", "{}", "{test!r}", "{test:>3}", ["{test}"]):
+        with pytest.raises(ValueError, match=r"^tests is .*; allowed: text with names of fields in braces"):
+            Jsonl(path=path, **fields, tests=tests)
 
 
 def test_jsonl_categories_and_blank_lines(tmp_path: Path) -> None:
@@ -206,12 +207,12 @@ def test_jsonl_survives_lines_that_hold_other_separators(tmp_path: Path) -> None
 
 def test_jsonl_missing_file_is_found_at_once() -> None:
     with pytest.raises(FileNotFoundError, match=r"^path is 'nowhere\.jsonl', no such file"):
-        Jsonl(path="nowhere.jsonl", field="prompt", reference_field=None, category_field=None)
+        Jsonl(path="nowhere.jsonl", field="prompt", reference_field=None, category_field=None, tests=None)
 
 
 def test_jsonl_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"^path"):
-        Jsonl(path=str(tmp_path), field="prompt", reference_field=None, category_field=None)
+        Jsonl(path=str(tmp_path), field="prompt", reference_field=None, category_field=None, tests=None)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_jsonl_missing_category_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not SPEC_BENCH.exists(), reason="Spec-Bench does not lie beside this checkout")
 def test_spec_bench_loads() -> None:
-    source = Jsonl(path=str(SPEC_BENCH), field="turns", reference_field=None, category_field="category")
+    source = Jsonl(path=str(SPEC_BENCH), field="turns", reference_field=None, category_field="category", tests=None)
     texts = list(source.texts())
     assert len(texts) == 480
     assert len({text.name for text in texts}) == 480
@@ -298,6 +299,7 @@ def test_without_the_library_of_datasets_the_extra_is_named(monkeypatch) -> None
             field="x",
             reference_field=None,
             category_field=None,
+            tests=None,
             prefix="",
             revision=None,
             streaming=False,

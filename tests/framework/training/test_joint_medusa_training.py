@@ -5,6 +5,7 @@ import torch
 
 from framework.conformance.tiny_models import tiny_target
 from framework.heads.medusa_heads import load_heads
+from framework.kernels.int8_linear import round_to_int8
 from framework.models.pretrained import fingerprint, load_target
 from framework.training.joint_medusa_training import JointMedusaTraining
 from framework.training.medusa_training import MedusaTraining
@@ -33,10 +34,19 @@ def test_the_copy_learns_and_the_target_stays(family, tmp_path):
     loss.backward()
     optimizer.step()
     assert training.loss(tokens) < loss
-    assert fingerprint(model) == target.fingerprint != training.target.fingerprint
+    assert fingerprint(model) == target.fingerprint != training.trained_target().fingerprint
     training.save(tmp_path, tokens)
     saved = load_target(path=str(tmp_path), dtype="float32", device="cpu", attention="auto", context=None)
     heads, _ = load_heads(str(tmp_path), saved)
     assert heads.num_heads == 2 and not reads_states(training)
     with pytest.raises(ValueError, match="made for the target with the fingerprint"):
         load_heads(str(tmp_path), target)
+
+
+@pytest.mark.parametrize(("change", "given"), [(lambda model: model.bfloat16(), "bfloat16"),
+                                               (lambda model: round_to_int8(model), "float32, int8")])  # fmt: skip
+def test_a_copy_is_trained_in_float32(change, given):
+    target = tiny_target("llama")
+    change(target.model.model)
+    with pytest.raises(ValueError, match=f"^target.dtype is '{given}'; allowed: float32"):
+        JointMedusaTraining(target, num_heads=2, output="mapped", discount=0.8, ranks=5)

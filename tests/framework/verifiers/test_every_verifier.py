@@ -5,12 +5,16 @@ import pytest
 from experiments.config.builders import rules
 from framework.conformance import check_verifier
 from framework.conformance.verifier_checks import SAMPLINGS
+from tests.support.slow_cases import mostly_slow
 
 # Sampling options change p and q before verification: these cover every kind of change.
 FEW = {words: SAMPLINGS[words] for words in ("T=1", "top-k 2", "T=0")}
 
+NAMES = sorted(rules())
+SLOWEST = ("k_seq", "recursive_rejection", "traversal")
 
-@pytest.mark.parametrize("name", sorted(rules()))
+
+@pytest.mark.parametrize("name", mostly_slow(NAMES, fast=[name for name in NAMES if name not in SLOWEST]))
 def test_it_keeps_the_contract(name):
     check_verifier(lambda: rules()[name], samplings=FEW).require()
 
