@@ -16,7 +16,7 @@ from framework.core.drafter import Drafter, ShouldContinue, drafts_on_host, hidd
 from framework.core.sampling import Sampling, draw
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms
-from framework.decoding.round_summary import HostCopy, Pipeline, RoundSummary
+from framework.decoding.round_summary import HostCopy, Pipeline, RoundSummary, StepSummary
 from framework.decoding.stopping import Finisher
 from framework.metrics.stopwatch import Stage, Stopwatch, untimed
 from framework.metrics.tally import Tally
@@ -192,7 +192,10 @@ class DeviceRound:
 
     @staticmethod
     def _committed(rows: Rows, target: TargetRows, output: ForwardOutput, drawn: "_Drawn") -> tuple[Outcome, Tensor]:
-        """Commit the drawn tokens; returns as `verify_and_commit`."""
+        """Commit the drawn tokens; returns as `verify_and_commit`.
+
+        The summary of a round without a draft is that of a step of plain decoding, and so is a graph of it.
+        """
         draft, active = target.draft, rows.sequences.active.clone()
         outcome = Outcome(
             draft=draft,
@@ -207,12 +210,12 @@ class DeviceRound:
             states=output.hidden_states,
             features=output.features,
         )
+        step = StepSummary(drawn.tokens, outcome.num_committed, drawn.healthy)
+        if not draft.num_nodes:
+            return outcome, step.pack()
         summary = RoundSummary(
-            tokens=drawn.tokens,
-            num_committed=outcome.num_committed,
-            healthy=drawn.healthy,
+            **vars(step),
             num_nodes=torch.full_like(drawn.stop, draft.num_nodes),
-            active=active,
             offered=draft.offered_depth,
             accepted=drawn.num_accepted,
             rejected=outcome.rejected,
@@ -224,12 +227,13 @@ class DeviceRound:
         """Unpack a `RoundSummary` and update the host's state from it."""
         # The last token of a budget is the replaced or bonus token.
         max_depth = [left - 1 for left in rows.finisher.left]
+        active = [int(left > 0) for left in rows.finisher.left]
         # The only synchronisation of a round.
         summary: RoundSummary[list[int]] = RoundSummary.unpack(packed)
         committed = rows.finisher.read(summary)
         return Readout(
             num_nodes=summary.num_nodes[0],
-            active=summary.active,
+            active=active,
             offered=summary.offered,
             accepted=summary.accepted,
             rejected=summary.rejected,

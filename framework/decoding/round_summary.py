@@ -85,7 +85,10 @@ class StepSummary(Generic[T]):
     @classmethod
     def unpack(cls, packed: Tensor | HostCopy) -> Self:
         """Lists of the fields that `pack` packed; waits for the device."""
-        rows = packed.tolist()
+        return cls._of(packed.tolist())
+
+    @classmethod
+    def _of(cls, rows: list[list[int]]) -> Self:
         columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(cls.COLUMNS)}
         tokens: Any = [row[len(columns) :] for row in rows]
         return cls(tokens, **columns)
@@ -97,19 +100,24 @@ class RoundSummary(StepSummary[T]):
 
     Attributes:
         num_nodes: [B] int64: nodes of the draft, the same for all rows.
-        active: [B] bool: rows that were decoding when the round began.
         offered: [B] int64: depth of the deepest node offered.
         accepted: [B] int64: depth of the deepest node accepted.
         rejected: [B] bool: whether a child of that node was offered and rejected.
     """
 
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        *StepSummary.COLUMNS,
-        *("num_nodes", "active", "offered", "accepted", "rejected"),
-    )
+    COLUMNS: ClassVar[tuple[str, ...]] = (*StepSummary.COLUMNS, "num_nodes", "offered", "accepted", "rejected")
 
     num_nodes: T
-    active: T
     offered: T
     accepted: T
     rejected: T
+
+    @classmethod
+    def unpack(cls, packed: Tensor | HostCopy) -> Self:
+        """As `StepSummary.unpack`; a packed `StepSummary` of one token becomes that of a round without a draft."""
+        rows = packed.tolist()
+        if len(rows[0]) == len(StepSummary.COLUMNS) + 1:
+            step: StepSummary[list[Any]] = StepSummary._of(rows)
+            zeros: Any = [0] * len(rows)
+            return cls(**vars(step), num_nodes=zeros, offered=zeros, accepted=zeros, rejected=zeros)
+        return cls._of(rows)

@@ -206,7 +206,7 @@ int64_t tile() { return TILE; }
 
 }  // namespace
 
-TORCH_LIBRARY(outrider, library) {
+TORCH_LIBRARY_FRAGMENT(outrider, library) {
   library.def("packed_linear(Tensor x, Tensor packed, int num_outputs) -> Tensor");
   library.def("tile() -> int", tile);
 }

@@ -1,80 +1,39 @@
 """Matrix products of few rows with packed weights, as an operator of compiled graphs on a CPU.
 
-A round reads a few rows per pass, so its time is that of reading the weights. `packed_linear.cpp`, compiled once per
-machine, reads them in one stream whatever the number of rows, and all graphs of a model share one packed copy.
+A round reads a few rows per pass, so its time is that of reading the weights. `packed_linear.cpp` reads
+them in one stream whatever the number of rows, and all graphs of a model share one packed copy.
 
 M rows, K inputs, N outputs.
 """
 
-import hashlib
-import os
-import tempfile
-import warnings
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._dynamo.source import LocalSource
-from torch._inductor.cpp_builder import BuildOptionsBase, CppBuilder, CppTorchOptions
-from torch._inductor.cpu_vec_isa import pick_vec_isa
-from torch._inductor.exc import CppCompileError
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.fx import GraphModule, Node
 from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from framework.kernels import cpp_operators
+
+NAME = "packed_linear"
 MOST_ROWS = 32  # a library's product is faster for more
 DTYPES = (torch.float32, torch.bfloat16)  # of inputs and outputs; weights may be int8
-SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 @cache
 def operators() -> Any:
     """The operators packed_linear(x [..., K], packed, N) -> [..., N] and tile() -> outputs of a tile.
 
-    They are compiled for this machine unless they are in the compiler's cache.
-
     Raises:
         torch._inductor.exc.CppCompileError: the compiler rejects the source.
     """
-    torch.ops.load_library(str(_library()))
+    ours = cpp_operators.operators(NAME)
     torch.library.register_fake("outrider::packed_linear", lambda x, packed, size: x.new_empty(*x.shape[:-1], size))
-    return torch.ops.outrider
-
-
-@cache
-def is_available() -> bool:
-    """Whether the operators can be compiled on this machine; warns once if they cannot."""
-    try:
-        operators()
-    except CppCompileError as error:
-        reason = str(error).strip().splitlines()[-1]
-        message = f"compiled passes use PyTorch's own products, since {SOURCE.name} fails to compile: {reason}"
-        warnings.warn(message, stacklevel=2)
-        return False
-    return True
-
-
-def _library() -> Path:
-    options = CppTorchOptions(vec_isa=pick_vec_isa(), extra_flags=("-ffp-contract=fast",))
-    folder = Path(cache_dir()) / "outrider"
-    command = _builder("packed_linear", folder, options).get_command_line()
-    key = hashlib.sha256("\0".join([SOURCE.read_text(), torch.__version__, command]).encode()).hexdigest()[:16]
-    library = folder / f"packed_linear_{key}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as unfinished:  # another process may compile it, too
-            builder = _builder("packed_linear", Path(unfinished), options)
-            builder.build()
-            os.replace(builder.get_target_file_path(), library)
-    return library
-
-
-def _builder(name: str, folder: Path, options: BuildOptionsBase) -> CppBuilder:
-    return CppBuilder(name=name, sources=str(SOURCE), output_dir=str(folder), BuildOption=options)
+    return ours
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -114,7 +73,7 @@ class _Product(NamedTuple):
 
 def use_packed_linear(graph: GraphModule) -> None:
     """Replace products of few rows with constant weights in a graph; those with the same input become one product."""
-    if not is_available():
+    if not cpp_operators.is_available(NAME):
         return
     with_input: dict[Any, list[_Product]] = defaultdict(list)
     for node in graph.graph.find_nodes(op="call_function", target=torch._C._nn.linear):

@@ -17,13 +17,15 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from framework.kernels.small_attention import is_available, small_attention
+
 NAME, FLEX = OURS = ("fused", "flex")
 # Flash attention takes no explicit mask. transformers' flex attention repeats keys unless the number of heads is a
 # power of two, and on a CPU compiles a kernel for every shape of an eager pass.
 IMPLEMENTATIONS = (*OURS, "sdpa", "eager")
 AUTO = "auto"  # fused attention if the probe passes with it, else the model's own
 CHOICES = (AUTO, *IMPLEMENTATIONS)
-MOST_TOKENS = 16  # over all rows, on a CPU; sdpa is faster for more, and takes several times as long for few
+MOST_TOKENS = 16  # over all rows, on a CPU; sdpa is faster for more, unless each row has one token
 MOST_TOKENS_ON_GPU = 32  # per row; one block of sdpa reads all keys of a row and head, so that few rows leave most idle
 # Arguments of transformers' sdpa, which is called if dropout or position_bias is in use.
 SDPA_ARGUMENTS = ("scaling", "is_causal", "dropout", "position_bias")
@@ -80,8 +82,8 @@ def fused_attention(
 ) -> tuple[Tensor, None]:
     """Grouped-query attention that treats the heads with shared keys as more tokens of one head.
 
-    Few tokens take another `Way` than sdpa. Causal passes without a mask, bool masks, position biases and dropout go to
-    transformers' sdpa; the first two only without softcap and sinks.
+    Few tokens take another `Way` than sdpa. Causal passes without a mask, bool masks, dropout and position biases go to
+    transformers' sdpa; the first two only without softcap and sinks, the last unless `Way.OPERATOR` is taken.
 
     Args:
         module: the calling layer.
@@ -104,9 +106,10 @@ def fused_attention(
     plain = softcap is None and s_aux is None
     causal = attention_mask is None and num_tokens > 1
     bool_mask = attention_mask if attention_mask is not None and attention_mask.dtype == torch.bool else None
+    way, bias = _way(query, plain), others.get("position_bias")
     if (
         others.get("dropout")
-        or others.get("position_bias") is not None
+        or (bias is not None and way is not Way.OPERATOR)
         or (plain and (causal or bool_mask is not None))
     ):
         if not plain:
@@ -119,7 +122,11 @@ def fused_attention(
         slots = torch.arange(key.shape[2], device=query.device)  # the tokens are in the first slots
         attention_mask = as_scores(slots <= slots[:num_tokens, None], query.dtype)[None, None]
     scale = others.get("scaling") or size**-0.5
-    way = _way(query, plain)
+    if way is Way.OPERATOR:
+        if bias is not None:
+            attention_mask = bias if attention_mask is None else attention_mask + bias
+        mask, sinks = attention_mask, s_aux
+        return small_attention(query, key, value, mask=mask, sinks=sinks, scale=scale, softcap=softcap), None
     if way is Way.HEADS:
         mixed = _one_token_of_many_heads(query, key, value, attention_mask, scale)
         return mixed.transpose(1, 2).contiguous(), None
@@ -130,9 +137,9 @@ def fused_attention(
         mixed = scaled_dot_product_attention(shared, key, value, attn_mask=attention_mask, scale=scale)
     else:
         sinks = None if s_aux is None else s_aux.reshape(key.shape[1], -1, 1).expand(-1, -1, num_tokens).flatten(1)
-        scores = _products(shared, key, way) * scale
+        scores = _products(shared, key) * scale
         weights = _softmax(scores, attention_mask, softcap, sinks)
-        mixed = _mixture(weights, value, way).to(query.dtype)
+        mixed = _mixture(weights, value).to(query.dtype)
     return mixed.reshape(num_rows, num_heads, num_tokens, -1).transpose(1, 2).contiguous(), None
 
 
@@ -143,13 +150,13 @@ class Way(Enum):
         SDPA: PyTorch's kernel, in which one block reads all keys of a row and head.
         HEADS: the same for one token of many heads, where cuDNN gives the keys of a row and head to several blocks.
         PRODUCTS: matrix products and a softmax.
-        SUMS: explicit sums, which become one loop in a compiled graph on a CPU.
+        OPERATOR: our operator for few tokens in a compiled graph on a CPU.
     """
 
     SDPA = "sdpa"
     HEADS = "heads"
     PRODUCTS = "products"
-    SUMS = "sums"
+    OPERATOR = "operator"
 
 
 def _way(query: Tensor, plain: bool) -> Way:
@@ -159,8 +166,9 @@ def _way(query: Tensor, plain: bool) -> Way:
         if num_tokens > MOST_TOKENS_ON_GPU:
             return Way.SDPA if plain else Way.PRODUCTS
         return Way.HEADS if plain and _is_half(query) and _cudnn_splits_keys() else Way.PRODUCTS
-    if num_rows * num_tokens <= MOST_TOKENS and torch.compiler.is_compiling():
-        return Way.SUMS
+    is_small = num_tokens == 1 or num_rows * num_tokens <= MOST_TOKENS
+    if is_small and torch.compiler.is_compiling() and is_available():
+        return Way.OPERATOR
     return Way.SDPA if plain else Way.PRODUCTS
 
 
@@ -249,13 +257,12 @@ def _cudnn_splits_keys() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
-def _products(query: Tensor, key: Tensor, way: Way) -> Tensor:
+def _products(query: Tensor, key: Tensor) -> Tensor:
     """[B, K, N, W] float32 (float64 for float64 inputs) from [B, K, N, D] and [B, K, W, D]."""
     if key.device.type == "cuda" and _is_half(key):  # matrix units sum half precision in float32
         products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), out_dtype=torch.float32)
         return products.unflatten(0, key.shape[:2])
-    query, key = _at_least_float32(query), _at_least_float32(key)
-    return (query.unsqueeze(3) * key.unsqueeze(2)).sum(4) if way is Way.SUMS else query @ key.transpose(2, 3)
+    return _at_least_float32(query) @ _at_least_float32(key).transpose(2, 3)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
@@ -272,12 +279,11 @@ def _softmax(scores: Tensor, mask: Tensor | None, softcap: float | None, sinks: 
     return weights / (weights.sum(3, keepdim=True) + (sinks - highest).exp())
 
 
-def _mixture(weights: Tensor, value: Tensor, way: Way) -> Tensor:
+def _mixture(weights: Tensor, value: Tensor) -> Tensor:
     """[B, K, N, E] from weights [B, K, N, W] and values [B, K, W, E]."""
     if value.device.type == "cuda" and _is_half(value):
         return weights.to(value.dtype) @ value
-    value = value.to(weights.dtype)
-    return (weights.unsqueeze(4) * value.unsqueeze(2)).sum(3) if way is Way.SUMS else weights @ value
+    return weights @ value.to(weights.dtype)
 
 
 def _is_half(tensor: Tensor) -> bool:

@@ -18,4 +18,10 @@ def test_a_round_comes_back_field_by_field() -> None:
     packed = RoundSummary(tokens=TOKENS, **numbers).pack()
     expected = {name: column.tolist() for name, column in numbers.items()}
     assert RoundSummary.unpack(packed) == RoundSummary(tokens=TOKENS.tolist(), **expected)
-    assert len(expected) == 7
+    assert len(expected) == 6
+
+
+def test_a_step_is_a_round_without_a_draft() -> None:
+    packed = StepSummary(torch.tensor([[5], [8]]), torch.tensor([1, 0]), torch.tensor([True, False])).pack()
+    nothing = {name: [0, 0] for name in ("num_nodes", "offered", "accepted", "rejected")}
+    assert RoundSummary.unpack(packed) == RoundSummary([[5], [8]], [1, 0], [1, 0], **nothing)

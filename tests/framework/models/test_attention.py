@@ -7,6 +7,7 @@ import torch
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward as gemma2_attention
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_attention
 
+from framework.kernels import small_attention
 from framework.models import attention
 from framework.models.attention import Way, as_scores, fused_attention
 
@@ -15,6 +16,11 @@ ROWS, HEADS, SHARED, SLOTS, SIZE, VALUE_SIZE = 2, 4, 2, 9, 8, 6
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator():
+    assert small_attention.is_available()
 
 
 @pytest.mark.parametrize("way", [None, *Way])
@@ -41,7 +47,7 @@ def test_it_is_eager_attention(monkeypatch, kind, mask, way):
     assert got.shape == expected.shape and torch.allclose(got, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", [Way.PRODUCTS, Way.SUMS])
+@pytest.mark.parametrize("way", [Way.PRODUCTS, Way.OPERATOR])
 @pytest.mark.parametrize("kind", ["softcap", "sinks"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_rounded_once_at_the_end(monkeypatch, dtype, kind, way):
