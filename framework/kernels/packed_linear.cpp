@@ -27,6 +27,7 @@ constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int TILE = LANES * VECTORS;
 constexpr int MOST_ROWS = 6;  // so that all sums stay in registers
+constexpr int64_t AHEAD = 1024, LINE = 64;  // bytes: weights are fetched so far ahead of their use, line by line
 constexpr int64_t LEAST_WORK = 16384;  // weights per thread; starting a thread takes as long as reading these
 
 typedef float Floats __attribute__((vector_size(LANES * 4), aligned(4)));
@@ -120,6 +121,9 @@ struct Product {
     const Weight* w = packed + first / TILE * TILE * depth + first % TILE * Kind::DEPTH;
     const Input* inputs = x + row * depth;
     for (int64_t k = 0; k < depth; k += Kind::DEPTH, w += TILE * Kind::DEPTH) {
+      constexpr int64_t STEP = NV * LANES * Kind::DEPTH * sizeof(Weight);
+#pragma GCC unroll 8
+      for (int64_t byte = 0; byte < STEP; byte += LINE) __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD + byte);
       decltype(Kind::weights(w)) weights[NV];
 #pragma GCC unroll 8
       for (int v = 0; v < NV; ++v) weights[v] = Kind::weights(w + v * LANES * Kind::DEPTH);

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from framework.kernels import cpp_operators
+from framework.kernels.huge_pages import in_huge_pages
 
 NAME = "packed_linear"
 MOST_ROWS = 32  # a library's product is faster for more
@@ -60,7 +61,8 @@ def _packed(weights: list[Tensor]) -> Tensor:
     copies: dict[tuple[int, ...], _Copy] = _PACKED.setdefault(weights[0], {})
     key, versions = tuple(map(id, weights)), [weight._version for weight in weights]
     if key not in copies or copies[key].versions != versions:
-        copies[key] = _Copy(versions, pack(torch.cat([weight.detach() for weight in weights])))
+        packed = pack(torch.cat([weight.detach() for weight in weights]))
+        copies[key] = _Copy(versions, in_huge_pages(packed))
     return copies[key].packed
 
 
