@@ -1,0 +1,25 @@
+"""Tensors in huge pages: equal copies that share no memory."""
+
+import torch
+
+from framework.kernels import huge_pages
+from framework.kernels.huge_pages import in_huge_pages
+
+
+def test_copies_are_equal_and_apart(monkeypatch):
+    monkeypatch.setattr(huge_pages, "CHUNK", 1000)  # some need a chunk of their own
+    monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
+    tensors = [torch.randn(size, 3).to(dtype) for size in (1, 7, 40, 900) for dtype in (torch.float32, torch.bfloat16)]
+    tensors.append(torch.arange(-9, 9, dtype=torch.int8).view(2, 9))
+    copies = [in_huge_pages(tensor) for tensor in tensors]
+    for tensor, copy in zip(tensors, copies, strict=True):
+        assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
+        assert copy.data_ptr() % huge_pages.ALIGNMENT == 0
+    copies[1].zero_()
+    assert all(torch.equal(copies[each], tensors[each]) for each in range(len(tensors)) if each != 1)
+
+
+def test_without_huge_pages_a_tensor_stays_as_it_is(monkeypatch):
+    monkeypatch.delattr(huge_pages.mmap, "MADV_HUGEPAGE", raising=False)
+    tensor = torch.randn(3)
+    assert in_huge_pages(tensor) is tensor

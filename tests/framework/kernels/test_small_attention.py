@@ -1,0 +1,61 @@
+"""The operator for attention of few tokens: every shape, dtype and layout, and rows that do not depend on others."""
+
+import pytest
+import torch
+
+from framework.kernels.small_attention import is_available, small_attention
+
+PLAIN = {"mask": None, "sinks": None, "scale": 0.3, "softcap": None}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator():
+    assert is_available()
+
+
+def drawn(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float32, 1e-5), (torch.float64, 1e-12), (torch.bfloat16, 0.02), (torch.float16, 2e-3)]
+)
+@pytest.mark.parametrize(("size", "value_size"), [(64, 64), (24, 40), (5, 3), (128, 80)])
+@pytest.mark.parametrize(("num_tokens", "num_slots"), [(1, 1), (1, 37), (5, 200), (7, 64), (16, 130)])
+def test_it_is_softmax_attention(num_tokens, num_slots, size, value_size, dtype, error):
+    rows, heads, shared = 2, 6, 2
+    query = drawn(rows, num_tokens, heads, size, seed=0).to(dtype).transpose(1, 2)  # as layers have it
+    key = drawn(rows, shared, 256, size, seed=1).to(dtype)[:, :, :num_slots]  # of a longer buffer
+    value = drawn(rows, shared, 256, value_size, seed=2).to(dtype)[:, :, :num_slots]
+    mask = torch.where(drawn(rows, 1, num_tokens, num_slots, seed=3) > 0, 0.0, torch.finfo(torch.float32).min)
+    mask[..., 0] = 0
+    got = small_attention(query, key, value, **PLAIN | {"mask": mask})
+    each = [tensor.double().repeat_interleave(heads // shared, 1) for tensor in (key, value)]
+    weights = (query.double() @ each[0].transpose(2, 3) * 0.3 + mask.double()).softmax(3)
+    expected = (weights @ each[1]).transpose(1, 2)
+    assert got.dtype == dtype and got.is_contiguous()
+    assert (got.double() - expected).abs().max() <= error
+
+
+def test_a_row_does_not_depend_on_other_rows_or_excluded_slots():
+    query, key, value = drawn(2, 6, 5, 32, seed=0), drawn(2, 2, 90, 32, seed=1), drawn(2, 2, 90, 32, seed=2)
+    mask = torch.zeros(2, 1, 5, 90)
+    mask[..., 70:] = torch.finfo(torch.float32).min
+    together = small_attention(query, key, value, **PLAIN | {"mask": mask})
+    for row in range(2):
+        for token in range(5):
+            alone = small_attention(
+                query[row : row + 1, :, token : token + 1],
+                key[row : row + 1, :, :70],
+                value[row : row + 1, :, :70],
+                **PLAIN,
+            )
+            assert torch.equal(alone[0, 0], together[row, token])
+
+
+def test_a_mask_of_another_dtype_and_a_column_without_dense_rows():
+    query, key, value = drawn(1, 2, 3, 16, seed=0), drawn(1, 2, 20, 16, seed=1), drawn(1, 2, 16, 20, seed=2)
+    mask = drawn(1, 2, 3, 20, seed=3)
+    expected = small_attention(query, key, value.transpose(2, 3).contiguous(), **PLAIN | {"mask": mask})
+    got = small_attention(query, key, value.transpose(2, 3), **PLAIN | {"mask": mask.double()})
+    assert torch.equal(got, expected)
