@@ -4,6 +4,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,15 +87,18 @@ def distinct_gammas(gammas: Sequence[int], drafter: Drafter) -> list[int]:
 def measure_rounds(engine: Engine, batches: Sequence[Batch], gammas: Sequence[int], stopping: Stopping) -> RoundProfile:
     """Time rounds of each gamma within generations, and count accepted nodes by depth.
 
-    Gammas at which the drafter found nothing to draft have no time.
+    Gammas at which the drafter found nothing to draft have no time; rounds in which it looked in vain have their own.
     """
     acceptance = AcceptanceByDepth(engine.gamma_policy.max_gamma)
     draft = min(filter(None, gammas), default=0)
     repeats: list[Mapping[int, float]] = []  # median seconds by gamma
     restarts: list[float] = []
+    misses: list[float] = []  # in rounds without a draft
+    num_tried = 0
     with preserve_learned_state(engine.drafter):
         for repeat in range(1 + REPEATS):
             batch, medians = batches[repeat % len(batches)], {}
+            missed: list[float] = []
             for gamma in gammas if repeat % 2 == 0 else reversed(gammas):
                 plan = [gamma] * ROUNDS + ([draft] if not gamma and draft else [])
                 rounds = list(_rounds(engine, batch, plan, stopping))
@@ -102,10 +106,18 @@ def measure_rounds(engine: Engine, batches: Sequence[Batch], gammas: Sequence[in
                     acceptance.observe(number, readout)
                 if seconds := _seconds(rounds, gamma):
                     medians[gamma] = statistics.median(seconds[1:] or seconds)
-                if repeat and not gamma:
-                    restarts += _seconds(rounds, draft) if draft else []
+                missed += [seconds for number, seconds, readout in rounds if number and not readout.num_nodes]
+                if repeat:
+                    num_tried += sum(number > 0 for number, _, _ in rounds)
+                    restarts += _seconds(rounds, draft) if draft and not gamma else []
             repeats.append(medians)
-    return _profile(repeats[1:], restarts, draft, acceptance)  # the first repeat warms up
+            if repeat and 0 in medians:
+                misses += [seconds / medians[0] for seconds in missed]
+    profile = _profile(repeats[1:], restarts, draft, acceptance)  # the first repeat warms up
+    if not misses:
+        return profile
+    miss_ms = profile.round_ms[0] * statistics.median(misses)
+    return replace(profile, found=1 - len(misses) / num_tried, miss_ms=miss_ms)
 
 
 def run_every_gamma(engine: Engine, batch: Batch, stopping: Stopping) -> None:

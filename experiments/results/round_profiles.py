@@ -3,7 +3,7 @@
 import hashlib
 import json
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def identity_of(engine: Engine, options: object, *, batch_size: int, gammas: lis
         "compiled": engine.compiled,
         "machine": machine(target.device),
         "versions": versions("torch", "transformers", "outrider"),
+        "numbers": [each.name for each in fields(RoundProfile)],
     }
     return json.loads(json.dumps(identity))
 

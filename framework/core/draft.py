@@ -93,6 +93,8 @@ class Draft:
     def from_lists(cls, rows: list[list[int]], device: torch.device) -> "Draft":
         """Chain of tokens chosen on the host, with a different number per row; empty if no row has any."""
         deepest = max(map(len, rows))
+        if not deepest:
+            return cls.empty(len(rows), device)
         padded = [row + [-1] * (deepest - len(row)) for row in rows]
         tokens = torch.tensor(padded, dtype=torch.int64, device=device)
         return cls.chain(tokens.clamp(min=0), SamplingScheme.ONE_HOT, valid=tokens >= 0)

@@ -209,9 +209,9 @@ class CompiledRound:
         draft = decoding.no_draft
         if gamma:
             with stage("draft"):
-                draft = self._on_device.propose(sequences, gamma, uniforms, self._gamma_policy.should_continue)
-                if draft.num_nodes:  # one graph for all lengths up to gamma, another one for rounds without a draft
-                    draft = draft.padded(gamma)
+                found = self._on_device.propose(sequences, gamma, uniforms, self._gamma_policy.should_continue)
+                if found.num_nodes:  # one graph for all lengths up to gamma, another one for rounds without a draft
+                    draft = found.padded(gamma)
         with stage("verify_and_commit"):
             return self._graph(
                 (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)

@@ -15,9 +15,10 @@ from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfi
 class Auto:
     """Maximises expected tokens over measured round time, among a few gammas and plain decoding.
 
-    The profile holds the time of a round for every gamma, and the acceptance rate of every depth. The rates are updated
-    after every round; the profile's count as a prior, and a round's weight decays. Drafting pays if the best gamma is
-    faster than a round without a draft by `margin`.
+    The profile holds the time of a round for every gamma, the acceptance rate of every depth, and the share of the
+    rounds in which the drafter finds something to draft. The rates are updated after every round; the profile's count
+    as a prior, and a round's weight decays. Drafting pays if the best gamma is faster than a round without a draft by
+    `margin`; looking in vain takes time, too.
 
     While it does not, the cheapest draft that can pay tests the rates, and a budget limits what tests lose: every round
     without a draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By
@@ -43,7 +44,8 @@ class Auto:
             candidates: gammas to choose from, 0 among them. Compiled rounds need a graph for each.
             margin: least gain of drafting over plain decoding, >= 0.
             most_loss: share of the time without drafts that tests may cost, in [0, 1].
-            prior_weight: weight of the profile's acceptance rates in tested rows, > 0.
+            prior_weight: weight of the profile's acceptance rates in tested rows, and of its share of rounds with a
+                draft in rounds, > 0.
             forgetting: in (0, 1], decay of a round's weight with every later one; 1: no decay.
             profile: path of a profile to use, or of a record that holds one; None: the one that an experiment stored
                 or measures.
@@ -91,6 +93,7 @@ class Auto:
 
     def begin(self) -> None:
         self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
+        self._num_tried = self._num_found = 0.0  # rounds in which the drafter looked for a draft, and found one
         self._budget = 0.0  # for tests, in rounds without a draft
         self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
@@ -111,20 +114,39 @@ class Auto:
             self._gamma = self._test if self._budget >= self._lost_by_test else 0
         return self._gamma
 
+    @property
+    def found(self) -> float:
+        """Estimated share of the rounds with a gamma above 0 in which the drafter finds something to draft."""
+        assert self.profile is not None
+        weight = self._prior_weight
+        return (weight * self.profile.found + self._num_found) / (weight + self._num_tried)
+
     def _fastest(self) -> int:
         """The gamma of the largest speed by the current rates; 0 where no draft is faster by `margin`."""
+        assert self.profile is not None
         tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
-        speeds = {gamma: tokens[gamma] / self._times[gamma] for gamma in self.usable}
+        found, missed_time = self.found, (1 - self.found) * self.profile.miss_time
+        speeds = {0: 1.0}
+        for gamma in self.usable[1:]:
+            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * self._times[gamma] + missed_time)
         best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
         return best if speeds[best] >= 1 + self._margin else 0
 
     def observe(self, readout: Readout) -> None:
-        if not readout.num_nodes:
+        if not self._gamma:
             self._budget = min(self._budget + self._most_loss, self._lost_by_test)
             self._is_paused = True
             return
-        self._acceptance.observe(self._gamma, readout)
+        self._num_tried = self._forgetting * self._num_tried + 1
+        self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
         self._best = None
+        if not readout.num_nodes:
+            assert self.profile is not None
+            if not self._pays:
+                self._budget = min(self._budget + 1 - self.profile.miss_time, self._lost_by_test)
+            self._is_paused = True
+            return
+        self._acceptance.observe(self._gamma, readout)
         if not self._pays and any(readout.active):
             gain = sum(readout.committed) / sum(readout.active) - self._time_of_draft
             self._budget = min(self._budget + gain, self._lost_by_test)

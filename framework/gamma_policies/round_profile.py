@@ -22,11 +22,16 @@ class RoundProfile:
         restart_ms: additional milliseconds of the first draft after rounds without one, in which the drafter reads the
             tokens committed meanwhile.
         acceptance: share of the rows that accept a node at depth 1, 2, ..., among those that accepted all nodes above.
+        found: share of the rounds with gamma > 0 in which the drafter found something to draft; only such rounds count
+            in round_ms and acceptance.
+        miss_ms: milliseconds of a round in which it found nothing; None: those of a round without a draft.
     """
 
     round_ms: Mapping[int, float]
     restart_ms: float
     acceptance: Sequence[float]
+    found: float = 1.0
+    miss_ms: float | None = None
 
     @classmethod
     def of_costs(cls, costs: Costs) -> Self:
@@ -43,19 +48,22 @@ class RoundProfile:
         try:
             round_ms = {int(gamma): float(ms) for gamma, ms in content["round_ms"].items()}
             acceptance = [float(alpha) for alpha in content["acceptance"]]
-            restart_ms = float(content["restart_ms"])
+            restart_ms, found = float(content["restart_ms"]), float(content.get("found", 1))
+            miss_ms = None if content.get("miss_ms") is None else float(content["miss_ms"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no profile of rounds ({type(error).__name__}: {error})") from error
         sound = (
             0 in round_ms
             and all(0 <= gamma <= LARGEST and 0 < ms < inf for gamma, ms in round_ms.items())
             and 0 <= restart_ms < inf
+            and 0 <= found <= 1
+            and (miss_ms is None or 0 < miss_ms < inf)
             and acceptance
             and all(0 <= alpha <= 1 for alpha in acceptance)
         )
         if not sound:
             raise ValueError("a profile of rounds with values out of range")
-        return cls(dict(sorted(round_ms.items())), restart_ms, acceptance)
+        return cls(dict(sorted(round_ms.items())), restart_ms, acceptance, found, miss_ms)
 
     def to_json(self) -> dict[str, Any]:
         """The numbers as JSON values."""
@@ -63,6 +71,8 @@ class RoundProfile:
             "round_ms": {str(gamma): ms for gamma, ms in self.round_ms.items()},
             "restart_ms": self.restart_ms,
             "acceptance": list(self.acceptance),
+            "found": self.found,
+            "miss_ms": self.miss_ms,
         }
 
     @property
@@ -74,6 +84,11 @@ class RoundProfile:
     def restart_time(self) -> float:
         """`restart_ms` in rounds without a draft."""
         return self.restart_ms / self.round_ms[0]
+
+    @property
+    def miss_time(self) -> float:
+        """`miss_ms` in rounds without a draft."""
+        return 1.0 if self.miss_ms is None else self.miss_ms / self.round_ms[0]
 
 
 class Profiled(GammaPolicy, Protocol):

@@ -21,10 +21,10 @@ TIMES = {0: 2.0, 1: 2.2, 2: 3.0, 4: 4.0}  # milliseconds; in rounds without a dr
 REJECTED, NOTHING = (1, 0), (0, 0)
 
 
-def auto(times=None, acceptance=(0.5,), *, restart_ms=0.0, **options) -> Auto:
+def auto(times=None, acceptance=(0.5,), *, restart_ms=0.0, found=1.0, miss_ms=None, **options) -> Auto:
     settings = {"candidates": [0, 1, 2, 4], "margin": 0.03, "most_loss": 0.125, "prior_weight": 1, "forgetting": 1}
     policy = Auto(**(settings | {"profile": None} | options))
-    policy.use_profile(RoundProfile(times or TIMES, restart_ms, acceptance))
+    policy.use_profile(RoundProfile(times or TIMES, restart_ms, acceptance, found, miss_ms))
     policy.begin()
     return policy
 
@@ -51,6 +51,26 @@ def gammas(policy: Auto, *rounds: tuple[int, int]) -> list[int]:
 )
 def test_the_gamma_of_most_tokens_per_time(acceptance: list[float], best: int) -> None:
     assert auto(acceptance=acceptance).next_gamma() == best
+
+
+@pytest.mark.parametrize(
+    ("found", "miss_ms", "best"),
+    [
+        (1.0, 3.0, 1),  # 1.5 / 1.1
+        (0.5, None, 1),  # 1.25 / 1.05
+        (0.5, 2.6, 1),  # 1.25 / 1.2 = 1.042
+        (0.5, 2.7, 0),  # 1.25 / 1.225 = 1.020
+        (0.0, None, 0),
+    ],
+)
+def test_looking_in_vain_takes_time(found: float, miss_ms: float | None, best: int) -> None:
+    assert auto({0: 2.0, 1: 2.2}, [0.5], candidates=[0, 1], found=found, miss_ms=miss_ms).next_gamma() == best
+
+
+def test_the_share_of_drafts_found_is_learnt() -> None:
+    policy = auto({0: 1.0, 1: 1.2}, [1.0], candidates=[0, 1], found=1.0, miss_ms=1.25)
+    assert gammas(policy, *[NOTHING] * 3) == [1, 1, 1, 0]  # 1.333 / 1.233 = 1.081, 1.25 / 1.2375 = 1.010
+    assert policy.found == 1 / 4
 
 
 def test_rates_are_learnt_by_depth_and_forgotten() -> None:
