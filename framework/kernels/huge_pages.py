@@ -1,6 +1,7 @@
 """Tensors in huge pages: a stream of weights misses the processor's page table 512 times less often."""
 
 import mmap
+from contextlib import suppress
 from threading import Lock
 
 import torch
@@ -38,7 +39,8 @@ class _Chunks:
 
 def _new_chunk(num_bytes: int) -> Tensor:
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 

@@ -1,5 +1,7 @@
 """Tensors in huge pages: equal copies that share no memory."""
 
+import mmap
+
 import torch
 
 from framework.kernels import huge_pages
@@ -17,6 +19,17 @@ def test_copies_are_equal_and_apart(monkeypatch):
         assert copy.data_ptr() % huge_pages.ALIGNMENT == 0
     copies[1].zero_()
     assert all(torch.equal(copies[each], tensors[each]) for each in range(len(tensors)) if each != 1)
+
+
+def test_a_kernel_that_refuses_the_advice_gives_ordinary_pages(monkeypatch):
+    class Memory(mmap.mmap):
+        def madvise(self, *advice):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(huge_pages.mmap, "mmap", Memory)
+    monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
+    tensor = torch.randn(5)
+    assert torch.equal(in_huge_pages(tensor), tensor)
 
 
 def test_without_huge_pages_a_tensor_stays_as_it_is(monkeypatch):
