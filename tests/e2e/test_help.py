@@ -62,6 +62,7 @@ def defaults_of(command: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_example_of_a_help_text_can_be_composed(command):
     examples = EXAMPLE.findall(help_of(command))
