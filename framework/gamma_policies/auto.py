@@ -133,24 +133,24 @@ class Auto:
         return best if speeds[best] >= 1 + self._margin else 0
 
     def observe(self, readout: Readout) -> None:
+        if self._gamma:
+            self._num_tried = self._forgetting * self._num_tried + 1
+            self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
+            self._acceptance.observe(self._gamma, readout)
+            self._best = None
+        if not self._pays:
+            self._budget = min(self._budget + self._gain(readout), self._lost_by_test)
+        self._is_paused = not readout.num_nodes
+
+    def _gain(self, readout: Readout) -> float:
+        """Change of the budget for tests by a round, in rounds without a draft; negative for a test that loses."""
+        assert self.profile is not None
         if not self._gamma:
-            self._budget = min(self._budget + self._most_loss, self._lost_by_test)
-            self._is_paused = True
-            return
-        self._num_tried = self._forgetting * self._num_tried + 1
-        self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
-        self._best = None
+            return self._most_loss
         if not readout.num_nodes:
-            assert self.profile is not None
-            if not self._pays:
-                self._budget = min(self._budget + 1 - self.profile.miss_time, self._lost_by_test)
-            self._is_paused = True
-            return
-        self._acceptance.observe(self._gamma, readout)
-        if not self._pays and any(readout.active):
-            gain = sum(readout.committed) / sum(readout.active) - self._time_of_draft
-            self._budget = min(self._budget + gain, self._lost_by_test)
-        self._is_paused = False
+            return 1 - self.profile.miss_time
+        num_active = sum(readout.active)
+        return sum(readout.committed) / num_active - self._time_of_draft if num_active else 0.0
 
     @property
     def _time_of_draft(self) -> float:
