@@ -6,7 +6,7 @@ from operator import mul
 from pathlib import Path
 
 from framework.core.draft import Readout
-from framework.core.option_error import OptionError
+from framework.core.option_error import OptionError, UnreadableError
 from framework.core.validation import check_number
 from framework.gamma_policies.gamma_policy import LARGEST
 from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile
@@ -164,9 +164,11 @@ def _read(path: str) -> RoundProfile:
     Raises:
         OptionError, OSError: the file cannot be read, or holds no profile.
     """
-    file = Path(path).expanduser()
+    allowed = "a stored profile, or a record.json that has one"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
         return RoundProfile.from_json(content.get("round_profile", content))
+    except OSError as error:
+        raise UnreadableError("profile", path, allowed, f"which cannot be read: {error.strerror}") from error
     except (ValueError, AttributeError) as error:
-        raise OptionError("profile", path, "a stored profile, or a record.json that has one", f"{error}") from error
+        raise OptionError("profile", path, allowed, f"{error}") from error

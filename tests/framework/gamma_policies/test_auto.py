@@ -223,3 +223,10 @@ def test_without_a_profile_the_key_is_named() -> None:
     policy = Auto(candidates=[0, 1], margin=0, most_loss=0, prior_weight=1, forgetting=1, profile=None)
     with pytest.raises(OptionError, match=r"gamma\.profile is None, and no rounds were measured"):
         policy.next_gamma()
+
+
+def test_a_profile_that_cannot_be_read_names_its_option(tmp_path) -> None:
+    with pytest.raises(
+        OSError, match=r"^profile is '.*', which cannot be read: No such file or directory; allowed: a "
+    ):
+        auto(profile=str(tmp_path / "none.json"))
