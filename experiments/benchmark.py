@@ -407,8 +407,7 @@ def main(cfg: DictConfig) -> None:
         gammas = cfg.peers_gamma or [build(cfg.gamma).max_gamma]
         with running_peers(cfg.peers, target, draft_model_of(drafters), plan, gammas=gammas) as peers:
             for sampling in samplings:
-                compared = list(entries(cfg, target, drafters, sampling, peers))
-                rows += Benchmark(compared, target, sampling, plan).run()
+                rows += Benchmark(list(entries(cfg, target, drafters, sampling, peers)), target, sampling, plan).run()
                 torch._dynamo.reset()  # frees the compiled graphs of this temperature
         folder = Path(HydraConfig.get().runtime.output_dir)
         about = provenance(target.device) | {

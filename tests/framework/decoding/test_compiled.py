@@ -320,14 +320,8 @@ def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
     torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)
 
 
-def test_models_keep_their_graphs_apart_where_pytorch_cannot_isolate_them(monkeypatch):
-    """PyTorch before 2.13: like functions share their graphs, and nothing of a model is guarded."""
-    compile_now = torch.compile
-
-    def compile_then(model, *, fullgraph, dynamic, backend, options):
-        return compile_now(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, options=options)
-
-    monkeypatch.setattr(torch, "compile", compile_then)
+def test_models_keep_their_graphs_apart():
+    """Like functions would share their graphs, and nothing of a model is guarded."""
     found = []
     for seed in (0, 1):
         target = tiny_target(num_hidden_layers=1, seed=seed)
@@ -335,3 +329,14 @@ def test_models_keep_their_graphs_apart_where_pytorch_cannot_isolate_them(monkey
         found.append(tokens_of(graph, RAGGED[:1]))
         assert found[-1] == tokens_of(eager, RAGGED[:1])
     assert found[0] != found[1]
+
+
+def test_graphs_are_called_directly_and_outlast_a_reset(monkeypatch):
+    graph = compiled.Compiled(lambda tensor, number: tensor * number, torch.device("cpu"), name="a product")
+    three, compile_calls = torch.ones(3), []
+    assert [graph(3, three, number).tolist() for number in (2, 5)] == [[2.0] * 3, [5.0] * 3]
+    monkeypatch.setattr(graph._graphs[3], "_compile", lambda *arguments: compile_calls.append(arguments))
+    torch._dynamo.reset()
+    assert [graph(3, three + 1, number).tolist() for number in (5, 2)] == [[10.0] * 3, [4.0] * 3]
+    graph(3, three, 7)
+    assert len(compile_calls) == 1
