@@ -95,9 +95,11 @@ class Draft:
         deepest = max(map(len, rows))
         if not deepest:
             return cls.empty(len(rows), device)
-        padded = [row + [-1] * (deepest - len(row)) for row in rows]
-        tokens = torch.tensor(padded, dtype=torch.int64, device=device)
-        return cls.chain(tokens.clamp(min=0), SamplingScheme.ONE_HOT, valid=tokens >= 0)
+        padded = [row + [0] * (deepest - len(row)) for row in rows]
+        valid = None
+        if min(map(len, rows)) < deepest:
+            valid = torch.tensor([[place < len(row) for place in range(deepest)] for row in rows], device=device)
+        return cls.chain(torch.tensor(padded, device=device), SamplingScheme.ONE_HOT, valid=valid)
 
     @classmethod
     def empty(cls, num_rows: int, device: torch.device) -> "Draft":
@@ -157,6 +159,8 @@ class Draft:
         """
         if self.shape is not Shape.CHAIN:
             raise ValueError(f"a draft of shape {self.shape.name} cannot be padded; allowed: CHAIN")
+        if num_nodes == self.num_nodes:
+            return self
         more = (0, num_nodes - self.num_nodes)
         return Draft.chain(
             pad(self.tokens, more),
