@@ -14,10 +14,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import logging
 
 from framework.models import attention as fused_attention
 from framework.models.cached_lm import CachedLM
+from framework.models.hub import without_progress_bars
 from framework.models.pretrained import fingerprint
 from framework.models.target import Target
 
@@ -215,10 +215,7 @@ def save_tiny(
     Args:
         tokenizer: tokenizer with `vocabulary` tokens; None: tiny_tokenizer.
     """
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    tiny_model(family, vocabulary=vocabulary, **settings).save_pretrained(folder)
-    if bars:
-        logging.enable_progress_bar()
+    with without_progress_bars():
+        tiny_model(family, vocabulary=vocabulary, **settings).save_pretrained(folder)
     (tokenizer or tiny_tokenizer(vocabulary)).save_pretrained(folder)
     return folder

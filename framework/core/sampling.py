@@ -119,9 +119,18 @@ class Sampling:
             found = torch.where(rows < start, found.to(here.dtype), here)
         return found
 
-    def sample(self, logits: Tensor, uniforms: Tensor) -> Tensor:
-        """Draw a token from each distribution: logits [..., V], uniforms [...] -> [...] int64."""
-        return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms)
+    def sample(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw a token from each distribution.
+
+        Args:
+            logits: [..., V].
+            uniforms: [...].
+
+        Returns:
+            [...] int64 tokens, and [...] bool: whether the distribution is one, that is, no logit is NaN or infinite
+            above, and one is finite.
+        """
+        return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms), logits.amax(-1).isfinite()
 
 
 def _floating(logits: Tensor) -> Tensor:

@@ -120,6 +120,6 @@ class Autoregressive:
         logits = self.target.processors.of_round(
             logits, sequences, None, eos=finisher.eos, max_lengths=finisher.max_lengths
         )
-        token = self.sampling.sample(logits[:, 0], uniforms[:, 0])
+        token, healthy = self.sampling.sample(logits[:, 0], uniforms[:, 0])
         kept = finisher.commit(token.unsqueeze(1), torch.ones_like(token))
-        return StepSummary(token.unsqueeze(1), kept, logits[:, 0].amax(1).isfinite()).pack()
+        return StepSummary(token.unsqueeze(1), kept, healthy).pack()

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -96,7 +96,7 @@ class Compiled:
             return self._graphs[shape](*arguments)
         LOG.info("compiling %s: a minute, or seconds from the compiler's cache", self._name)
         start = time.perf_counter()
-        self._graphs[shape] = _Graphs(self._run, packs=packs_weights(self._device))
+        self._graphs[shape] = _Graphs(self._run, on_cpu=packs_weights(self._device))
         result = self._graphs[shape](*arguments)
         LOG.info("compiled %s in %.0f s", self._name, time.perf_counter() - start)
         return result
@@ -105,18 +105,19 @@ class Compiled:
 class _Graphs:
     """Compiled graphs of a function for one shape of its tensors, each for other numbers among its arguments.
 
-    On a CPU a graph that fits is called directly: torch.compile's own call takes 0.1 ms more. On a GPU that call tells
-    the CUDA graphs that a new round has begun.
+    On a CPU a graph that fits is called directly: torch.compile's own call takes 0.1 ms more. On a GPU that call is
+    needed, since it begins a new step of the CUDA graphs.
     """
 
-    def __init__(self, run: Callable[..., Any], *, packs: bool):
-        self._run = _with_own_code(run)
-        self._packs = packs
+    def __init__(self, run: Callable[..., Any], *, on_cpu: bool):
+        self._function = _with_own_code(run)
+        self._on_cpu = on_cpu
+        self._many = torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
         self._compile: Callable[..., Any] = torch.compile(
-            self._run,
+            self._function,
             fullgraph=True,
             dynamic=False,
-            backend=BACKENDS["cpu" if packs else "cuda"],
+            backend=BACKENDS["cpu" if on_cpu else "cuda"],
             options={"guard_filter_fn": _numbers_only},
         )
         self._traces: list[_Trace] = []
@@ -125,20 +126,19 @@ class _Graphs:
         for trace in self._traces:
             if trace.fits(arguments):
                 return trace.run(*arguments)
-        many = torch._dynamo.config.patch(recompile_limit=MOST_NUMBERS)
-        with _weights_as_attributes() if self._packs else nullcontext(), many:
+        with _weights_as_attributes() if self._on_cpu else nullcontext(), self._many:
             result = self._compile(*arguments)
-        if self._packs:
-            self._traces = _traces(self._run)
+        if self._on_cpu:
+            self._traces = _traces(self._function)
         return result
 
 
 @dataclass(frozen=True)
 class _Trace:
-    """A traced function, which prepares the arguments of its graph, runs it and stores its results.
+    """A trace of a function: code that prepares the arguments of its graph, runs it and stores its results.
 
     Attributes:
-        run: the function.
+        run: the function with this code.
         guards: conditions on its arguments, by name.
     """
 
@@ -173,14 +173,9 @@ def _with_code(run: Callable[..., Any], code: CodeType, names: dict[str, Any]) -
     return MethodType(copy, run.__self__) if isinstance(run, MethodType) else copy
 
 
-@contextmanager
-def _weights_as_attributes() -> Iterator[None]:
-    # A traced graph then has the weights as attributes, which `use_packed_linear` can replace by packed ones.
-    was, inductor.freezing = inductor.freezing, True
-    try:
-        yield
-    finally:
-        inductor.freezing = was
+def _weights_as_attributes() -> AbstractContextManager[None]:
+    """Trace weights as attributes, which `use_packed_linear` can replace by packed ones."""
+    return inductor.patch(freezing=True)
 
 
 def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
@@ -190,15 +185,15 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
 
     use_packed_linear(graph)
     hooks = get_algorithm_selector_cache().preprocessing_fns
-    hooks.append(_written)
+    hooks.append(_without_library_kernels)
     try:
         return compile_fx(graph, examples, config_patches=CPU_OPTIONS)
     finally:
-        hooks.remove(_written)  # other hooks may not be ours
+        hooks.remove(_without_library_kernels)  # other hooks may not be ours
 
 
-def _written(choices: list[Any]) -> list[Any]:
-    # Timing all choices is slow, and on a busy machine its results vary.
+def _without_library_kernels(choices: list[Any]) -> list[Any]:
+    """Kernels that the compiler writes itself, if there are any; timing all is slow, and varies on a busy machine."""
     from torch._inductor.select_algorithm import ExternKernelCaller
 
     return [choice for choice in choices if not isinstance(choice, ExternKernelCaller)] or choices

@@ -176,10 +176,10 @@ class DeviceRound:
         drawn = _Drawn(stop_probs, stop, num_accepted, next_token, tokens, healthy)
         return self._committed(rows, target, output, drawn)
 
-    def _draw_plain(self, target: TargetRows, uniforms: RoundUniforms) -> "_Drawn":
+    def _draw_plain(self, target: TargetRows, uniforms: RoundUniforms) -> _Drawn:
         """Draw as plain decoding does: after an empty draft, every exact rule draws from p."""
         logits = target.logits[:, 0]
-        next_token = self.sampling.sample(logits, uniforms.next)
+        next_token, healthy = self.sampling.sample(logits, uniforms.next)
         nothing = torch.zeros_like(next_token)
         return _Drawn(
             stop_probs=torch.ones(len(logits), 1, device=logits.device),
@@ -187,14 +187,14 @@ class DeviceRound:
             num_accepted=nothing,
             next_token=next_token,
             tokens=next_token.unsqueeze(1),
-            healthy=logits.amax(1).isfinite(),
+            healthy=healthy,
         )
 
     @staticmethod
-    def _committed(rows: Rows, target: TargetRows, output: ForwardOutput, drawn: "_Drawn") -> tuple[Outcome, Tensor]:
+    def _committed(rows: Rows, target: TargetRows, output: ForwardOutput, drawn: _Drawn) -> tuple[Outcome, Tensor]:
         """Commit the drawn tokens; returns as `verify_and_commit`.
 
-        The summary of a round without a draft is that of a step of plain decoding, and so is a graph of it.
+        Without a draft the summary is a `StepSummary`, so that the round's graph is as small as that of a plain step.
         """
         draft, active = target.draft, rows.sequences.active.clone()
         outcome = Outcome(

@@ -1,6 +1,7 @@
 """Gamma of the largest speed by measured round times, and no draft where plain decoding is faster."""
 
 import json
+import math
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
@@ -13,12 +14,12 @@ from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfi
 
 
 class Auto:
-    """Maximises expected tokens over measured round time, among a few gammas and plain decoding.
+    """The gamma of the largest expected number of tokens per measured round time, among a few gammas and 0.
 
     The profile holds the time of a round for every gamma, the acceptance rate of every depth, and the share of the
     rounds in which the drafter finds something to draft. The rates are updated after every round; the profile's count
     as a prior, and a round's weight decays. Drafting pays if the best gamma is faster than a round without a draft by
-    `margin`; looking in vain takes time, too.
+    `margin`; a round in which the drafter finds nothing takes time, too.
 
     While it does not, the cheapest draft that can pay tests the rates, and a budget limits what tests lose: every round
     without a draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By
@@ -57,9 +58,9 @@ class Auto:
         if not whole or 0 not in candidates or len(set(candidates)) < len(candidates):
             allowed = f"a list of different whole numbers up to {LARGEST} with 0, such as [0, 1, 2, 4, 8]"
             raise OptionError("candidates", candidates, allowed)
-        check_number("margin", margin, lambda value: value >= 0, "a number >= 0")
+        check_number("margin", margin, lambda value: 0 <= value < math.inf, "a number >= 0")
         check_number("most_loss", most_loss, lambda value: 0 <= value <= 1, "a number in [0, 1]")
-        check_number("prior_weight", prior_weight, lambda value: value > 0, "a number > 0")
+        check_number("prior_weight", prior_weight, lambda value: 0 < value < math.inf, "a number > 0")
         check_number("forgetting", forgetting, lambda value: 0 < value <= 1, "a number in (0, 1]")
         self.gammas = sorted(candidates)
         self.max_gamma = self.gammas[-1]
@@ -78,7 +79,8 @@ class Auto:
 
     def _use(self, profile: RoundProfile) -> None:
         self.profile = profile
-        self._times = {gamma: profile.times[gamma] for gamma in self.gammas if gamma in profile.round_ms}
+        times = profile.times
+        self._times = {gamma: times[gamma] for gamma in self.gammas if gamma in times}
         drafts = [gamma for gamma in self._times if gamma and gamma + 1 >= (1 + self._margin) * self._times[gamma]]
         self.usable = [0, *drafts]
         self._test = min(drafts, key=self._times.__getitem__, default=0)

@@ -1,1 +1,1 @@
-"""Products of few rows in C++ for compiled graphs, and linear layers with int8 weights."""
+"""Operators in C++ for compiled graphs on a CPU, and linear layers with int8 weights."""

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch._inductor.cpp_builder import BuildOptionsBase, CppBuilder, CppTorchOptions
 from torch._inductor.cpu_vec_isa import pick_vec_isa
-from torch._inductor.exc import CppCompileError
+from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 
 @cache
 def operators(name: str) -> Any:
-    """The namespace of operators, with those of the source NAME.cpp loaded; compiled unless the cache holds them.
+    """Load the operators of NAME.cpp, compiled unless the cache holds them; returns their namespace.
 
     Raises:
         torch._inductor.exc.CppCompileError: the compiler rejects the source.
@@ -31,8 +31,9 @@ def is_available(name: str) -> bool:
     """Whether the source NAME.cpp can be compiled on this machine; warns once if it cannot."""
     try:
         operators(name)
-    except CppCompileError as error:
-        reason = str(error).strip().splitlines()[-1]
+    except (CppCompileError, InvalidCxxCompiler) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = next((line for line in lines if "error:" in line), lines[-1])
         message = f"compiled passes use PyTorch's own kernels, since {name}.cpp fails to compile: {reason}"
         warnings.warn(message, stacklevel=2)
         return False

@@ -54,7 +54,10 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., N] from [..., K]."""
-        product = linear(x, self.integers.to(x.dtype)).float() * self.scale
+        if x.dtype == torch.float16:  # sums of products with integers exceed its range
+            return linear(x, self.weight.to(x.dtype), self.bias)
+        product = linear(x, self.integers.to(x.dtype))
+        product = (product if x.dtype == torch.float64 else product.float()) * self.scale
         return (product if self.bias is None else product + self.bias).to(x.dtype)
 
 

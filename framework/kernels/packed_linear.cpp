@@ -1,7 +1,7 @@
 // Products of few rows with packed weights: y[m, n] = sum over k of x[m, k] * w[n, k].
 //
 // Weights are packed in tiles of TILE outputs, [N / TILE, K, TILE], so that a product reads them once, from beginning
-// to end, for up to MOST_ROWS rows at a time: it takes the time of reading memory. Each output is summed over k in one
+// to end, for up to ROWS_PER_BLOCK rows at a time: it takes the time of reading memory. Each output is summed over k in one
 // order, whatever the number of rows, so that a row's result does not depend on the rows beside it.
 
 #include <ATen/Parallel.h>
@@ -26,7 +26,7 @@ constexpr int LANES = 16, VECTORS = 4;
 constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int TILE = LANES * VECTORS;
-constexpr int MOST_ROWS = 6;  // so that all sums stay in registers
+constexpr int ROWS_PER_BLOCK = 6;  // so that all sums stay in registers
 constexpr int64_t AHEAD = 1024, LINE = 64;  // bytes: weights are fetched so far ahead of their use, line by line
 constexpr int64_t LEAST_WORK = 16384;  // weights per thread; starting a thread takes as long as reading these
 
@@ -47,7 +47,7 @@ inline Floats as_floats(Words words) {
   return floats;
 }
 
-// Compilers tuned for some processors fuse only a part of the chains that they could; a result may not depend on that.
+// Compilers tuned for some processors fuse only a part of the chains that they could; a result may not depend on that. Elsewhere they decide.
 inline Floats fused(Floats x, Floats weights, Floats sum) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_fmadd_ps((__m512)x, (__m512)weights, (__m512)sum);
@@ -145,7 +145,7 @@ struct Product {
   void rows(int64_t first) const {
     // The weights of a tile stay in the cache for all rows.
     for (int64_t row = 0; row < num_rows;) {
-      switch (std::min<int64_t>(num_rows - row, MOST_ROWS)) {
+      switch (std::min<int64_t>(num_rows - row, ROWS_PER_BLOCK)) {
         case 1: block<1, NV>(row, first); row += 1; break;
         case 2: block<2, NV>(row, first); row += 2; break;
         case 3: block<3, NV>(row, first); row += 3; break;
@@ -191,6 +191,13 @@ void run(const at::Tensor& x, const at::Tensor& packed, at::Tensor& y) {
 }
 
 at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
+  TORCH_CHECK(
+      (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) &&
+          (packed.scalar_type() == x.scalar_type() || packed.scalar_type() == at::kChar),
+      "packed_linear has no kernel for inputs of ", x.scalar_type(), " and weights of ", packed.scalar_type());
+  TORCH_CHECK(
+      x.size(-1) > 0 && packed.numel() == (num_outputs + TILE - 1) / TILE * TILE * x.size(-1),
+      "packed_linear: the weights have another number of inputs or outputs");
   auto sizes = x.sizes().vec();
   sizes.back() = num_outputs;
   const at::Tensor inputs = x.contiguous();

@@ -6,9 +6,11 @@ them in one stream whatever the number of rows, and all graphs of a model share 
 M rows, K inputs, N outputs.
 """
 
+import operator
 from collections import defaultdict
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -46,24 +48,36 @@ def pack(weight: Tensor) -> Tensor:
     return tiles.transpose(1, 2).contiguous()
 
 
-_PACKED = WeakTensorKeyDictionary()  # by the first of several weights: by the identities of all, `_Copy`
+_PACKED = WeakTensorKeyDictionary()  # by the first of several weights: copies that begin with it
 
 
 class _Copy(NamedTuple):
-    """Packed weights, and the versions of the weights that they were made from."""
+    """Packed weights, and the weights and their versions that they were made from."""
 
+    weights: list[ReferenceType[Tensor]]
     versions: list[int]
     packed: Tensor
+
+    def is_of(self, weights: list[Tensor]) -> bool:
+        """Whether the copy was made from these very weights, whatever their versions."""
+        return len(weights) == len(self.weights) and all(map(operator.is_, weights, (each() for each in self.weights)))
+
+    def is_alive(self) -> bool:
+        """Whether all of its weights still exist."""
+        return all(each() is not None for each in self.weights)
 
 
 def _packed(weights: list[Tensor]) -> Tensor:
     """The packed copy of weights with the same input, one below the other; made once while they are unchanged."""
-    copies: dict[tuple[int, ...], _Copy] = _PACKED.setdefault(weights[0], {})
-    key, versions = tuple(map(id, weights)), [weight._version for weight in weights]
-    if key not in copies or copies[key].versions != versions:
-        packed = pack(torch.cat([weight.detach() for weight in weights]))
-        copies[key] = _Copy(versions, in_huge_pages(packed))
-    return copies[key].packed
+    copies: list[_Copy] = _PACKED.setdefault(weights[0], [])
+    versions = [weight._version for weight in weights]
+    for copy in copies:
+        if copy.is_of(weights) and copy.versions == versions:
+            return copy.packed
+    copies[:] = [copy for copy in copies if copy.is_alive() and not copy.is_of(weights)]
+    packed = in_huge_pages(pack(torch.cat([weight.detach() for weight in weights])))
+    copies.append(_Copy([ref(weight) for weight in weights], versions, packed))
+    return packed
 
 
 class _Product(NamedTuple):
@@ -79,17 +93,24 @@ def use_packed_linear(graph: GraphModule) -> None:
         return
     with_input: dict[Any, list[_Product]] = defaultdict(list)
     for node in graph.graph.find_nodes(op="call_function", target=torch._C._nn.linear):
-        weight = _weight(graph, node.args[1])
-        if weight is not None and _is_served(node.args[0].meta["example_value"], weight):
-            with_input[node.args[0]].append(_Product(node, weight))
+        x, weight_node, _ = _arguments(node)
+        weight = _weight(graph, weight_node)
+        if weight is not None and _is_served(x.meta["example_value"], weight):
+            with_input[x].append(_Product(node, weight))
     for products in with_input.values():
         _replace(graph, products)
     _delete_unread(graph)
     graph.recompile()
 
 
+def _arguments(node: Node) -> tuple[Any, Any, Any]:
+    """Nodes of input, weight and bias of a call of `linear`, whether given by place or by name."""
+    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    return given["input"], given["weight"], given.get("bias")
+
+
 def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
-    """The constant that a node stands for, before a conversion from int8; None: it is not constant."""
+    """Constant weight behind a node, before a conversion from int8; None: not a constant."""
     if argument.op == "call_method" and argument.target == "to":
         source = argument.args[0]
         if source.meta["example_value"].dtype == torch.int8:
@@ -113,17 +134,18 @@ def _replace(graph: GraphModule, products: list[_Product]) -> None:
     begin: Any = products[0].node
     weights = [product.weight for product in products]
     name = f"packed_{begin.name}"
-    graph.register_buffer(name, _packed(weights))  # persistent: names of others, a set, would change the cache's key
+    # Persistent, since a module keeps the names of other buffers in a set, whose order would enter the compiler's key.
+    graph.register_buffer(name, _packed(weights))
     sources: Any = graph._param_name_to_source
     sources[name] = LocalSource(name)
     size, value = sum(map(len, weights)), begin.meta["example_value"]
     with nodes.inserting_before(begin):
-        arguments = (begin.args[0], nodes.get_attr(name), size)
+        arguments = (_arguments(begin)[0], nodes.get_attr(name), size)
         together = nodes.call_function(operators().packed_linear.default, arguments)
         together.meta["example_value"] = value.new_empty(*value.shape[:-1], size)
     first = 0
     for node, weight in products:
-        bias: Any = (*node.args, None)[2]
+        bias = _arguments(node)[2]
         with nodes.inserting_before(node):
             output = together
             if len(products) > 1:

@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr int MOST_ROWS = 6;
+constexpr int ROWS_PER_BLOCK = 6;
 #if defined(CPU_CAPABILITY_AVX512)
 constexpr int MOST_SUMS = 24;  // vectors of sums that stay in registers
 #else
@@ -37,18 +37,15 @@ struct Attention {
   static constexpr int LANES = Vector::size();
   static constexpr int TILE = LANES * MOST_VECTORS;
 
+  template <typename Element>
   struct Strided {
-    Number* data;
+    Element* data;
     int64_t batch, head, token;
   };
 
-  struct Mask {
-    const Sum* data;  // null: none
-    int64_t batch, head, token;
-  };
-
-  Strided query, key, value, output;
-  Mask mask;
+  Strided<const Number> query, key, value;
+  Strided<Number> output;
+  Strided<const Sum> mask;  // data null: none
   const Sum* sinks;  // [heads], or null
   int64_t num_tokens, num_shared, num_slots, size, value_size;  // num_shared: query heads for each key-value head
   Sum scale, softcap;                                           // softcap 0: none
@@ -96,10 +93,10 @@ struct Attention {
     return vectors;
   }
 
-  // Calls each(R, first) for blocks of R <= MOST_ROWS rows of about equal size.
+  // Calls each(R, first) for blocks of R <= ROWS_PER_BLOCK rows of about equal size.
   template <typename Each>
   static void in_blocks(int64_t num_rows, const Each& each) {
-    const int64_t num_blocks = (num_rows + MOST_ROWS - 1) / MOST_ROWS;
+    const int64_t num_blocks = (num_rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK;
     for (int64_t block = 0, row = 0; block < num_blocks; ++block) {
       switch ((num_rows - row + num_blocks - block - 1) / (num_blocks - block)) {
         case 1: each(std::integral_constant<int, 1>{}, row); row += 1; break;
@@ -285,15 +282,15 @@ void attend(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
     const std::optional<at::Tensor>& sinks, double scale, double softcap, at::Tensor& output) {
   const at::Tensor q = with_dense_rows(query), k = with_dense_rows(key), v = with_dense_rows(value);
-  const auto strided = [](const at::Tensor& tensor) {
-    Number* data = static_cast<Number*>(const_cast<void*>(tensor.const_data_ptr()));
-    return typename Attention<Number, Sum>::Strided{data, tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+  const auto strided = [](auto* data, const at::Tensor& tensor) {
+    using Strided = typename Attention<Number, Sum>::template Strided<std::remove_pointer_t<decltype(data)>>;
+    return Strided{data, tensor.stride(0), tensor.stride(1), tensor.stride(2)};
   };
   Attention<Number, Sum> attention{};
-  attention.query = strided(q);
-  attention.key = strided(k);
-  attention.value = strided(v);
-  attention.output = strided(output.transpose(1, 2));
+  attention.query = strided(q.const_data_ptr<Number>(), q);
+  attention.key = strided(k.const_data_ptr<Number>(), k);
+  attention.value = strided(v.const_data_ptr<Number>(), v);
+  attention.output = strided(output.mutable_data_ptr<Number>(), output.transpose(1, 2));
   attention.num_tokens = q.size(2);
   attention.num_shared = q.size(1) / k.size(1);
   attention.num_slots = k.size(2);
@@ -305,7 +302,7 @@ void attend(
   if (mask.has_value()) {
     added = with_dense_rows(mask->to(c10::CppTypeToScalarType<Sum>::value))
                 .expand({q.size(0), q.size(1), q.size(2), k.size(2)});
-    attention.mask = {added.const_data_ptr<Sum>(), added.stride(0), added.stride(1), added.stride(2)};
+    attention.mask = strided(added.const_data_ptr<Sum>(), added);
   }
   if (sinks.has_value()) {
     logits = sinks->to(c10::CppTypeToScalarType<Sum>::value).contiguous();
@@ -314,11 +311,19 @@ void attend(
   attention.run(q.size(0), k.size(1));
 }
 
-// As `framework.kernels.small_attention.attention`; the output is [B, M, heads, E].
+// As `small_attention` in small_attention.py.
 at::Tensor small_attention(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
     const std::optional<at::Tensor>& sinks, double scale, double softcap) {
+  TORCH_CHECK(
+      key.scalar_type() == query.scalar_type() && value.scalar_type() == query.scalar_type(),
+      "small_attention: query, key and value differ in dtype");
+  TORCH_CHECK(!mask || mask->scalar_type() != at::kBool, "small_attention: the mask is added to scores, and is bool");
+  TORCH_CHECK(
+      key.size(1) > 0 && query.size(1) % key.size(1) == 0 && key.size(2) > 0,
+      "small_attention: there is no slot, or the heads of queries cannot share those of keys");
   at::Tensor output = at::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options());
+  if (output.numel() == 0) return output;
   switch (query.scalar_type()) {
     case at::kFloat: attend<float, float>(query, key, value, mask, sinks, scale, softcap, output); break;
     case at::kDouble: attend<double, double>(query, key, value, mask, sinks, scale, softcap, output); break;

@@ -29,7 +29,7 @@ def _empty(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
     return query.new_empty(num_rows, num_tokens, num_heads, value.shape[3])
 
 
-def small_attention(
+def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,

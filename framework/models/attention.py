@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from framework.kernels.small_attention import is_available, small_attention
+from framework.kernels import small_attention
 
 NAME, FLEX = OURS = ("fused", "flex")
 # Flash attention takes no explicit mask. transformers' flex attention repeats keys unless the number of heads is a
@@ -126,7 +126,7 @@ def fused_attention(
         if bias is not None:
             attention_mask = bias if attention_mask is None else attention_mask + bias
         mask, sinks = attention_mask, s_aux
-        return small_attention(query, key, value, mask=mask, sinks=sinks, scale=scale, softcap=softcap), None
+        return small_attention.attend(query, key, value, mask=mask, sinks=sinks, scale=scale, softcap=softcap), None
     if way is Way.HEADS:
         mixed = _one_token_of_many_heads(query, key, value, attention_mask, scale)
         return mixed.transpose(1, 2).contiguous(), None
@@ -167,7 +167,8 @@ def _way(query: Tensor, plain: bool) -> Way:
             return Way.SDPA if plain else Way.PRODUCTS
         return Way.HEADS if plain and _is_half(query) and _cudnn_splits_keys() else Way.PRODUCTS
     is_small = num_tokens == 1 or num_rows * num_tokens <= MOST_TOKENS
-    if is_small and torch.compiler.is_compiling() and is_available():
+    serves = query.device.type == "cpu" and not (torch.is_grad_enabled() and query.requires_grad)  # has no derivative
+    if serves and is_small and torch.compiler.is_compiling() and small_attention.is_available():
         return Way.OPERATOR
     return Way.SDPA if plain else Way.PRODUCTS
 

@@ -1,8 +1,8 @@
-"""Local folders and hub names. An unreachable hub is noticed within seconds; the libraries wait for half a minute."""
+"""Local folders and hub names, with a check within seconds that the hub answers; the libraries wait half a minute."""
 
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,6 +18,19 @@ from framework.core.option_error import MissingFileError, OptionError, Unreachab
 SECONDS = 3
 
 
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers in the block."""
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
 @dataclass(frozen=True)
 class Place:
     """Location of a model, tokenizer or drafter, and the option that names it."""
@@ -31,15 +44,14 @@ class Place:
     def loading(self) -> Iterator[None]:
         """Convert errors of the libraries to one line that names the option.
 
-        Their warnings stay silent, since an error of ours follows where a model does not fit its files, and so do the
-        progress bars of local files.
+        Hides their warnings, because an error of ours follows if a model does not fit its files, and the progress bars
+        of local files.
         """
-        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        verbosity = logging.get_verbosity()
         logging.set_verbosity_error()
-        if self.is_local:
-            logging.disable_progress_bar()
         try:
-            yield
+            with without_progress_bars() if self.is_local else nullcontext():
+                yield
         except UnpicklingError as error:
             # The library's own message recommends running arbitrary code from the file.
             problem = "which cannot be loaded: its .bin or .pt files are damaged, or hold more than tensors"
@@ -54,8 +66,6 @@ class Place:
             raise kind(self.option, self.path, self.allowed, f"which cannot be loaded: {reason}") from error
         finally:
             logging.set_verbosity(verbosity)
-            if bars:
-                logging.enable_progress_bar()
 
 
 def locate(

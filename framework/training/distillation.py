@@ -19,9 +19,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from framework.core.option_error import OptionError
+from framework.models.hub import without_progress_bars
 from framework.models.pretrained import load_draft_model
 from framework.models.target import Target
 from framework.training.batch_shares import mean_over_processes
@@ -143,11 +143,8 @@ class Distillation:
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model with its tokenizer, without a progress bar."""
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    model.save_pretrained(folder)
-    if bars:
-        logging.enable_progress_bar()
+    with without_progress_bars():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

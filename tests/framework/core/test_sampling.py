@@ -195,7 +195,7 @@ def test_temperature_zero_is_the_argmax_with_the_smallest_id_on_ties() -> None:
     expected = [row.index(max(row)) for row in tied.tolist()]
     assert argmax(tied).tolist() == expected
     uniforms = torch.rand(500, generator=random, dtype=torch.float64)
-    assert Sampling(temperature=0).sample(tied, uniforms).tolist() == expected
+    assert Sampling(temperature=0).sample(tied, uniforms)[0].tolist() == expected
 
 
 def test_a_low_temperature_approaches_temperature_zero() -> None:
@@ -330,7 +330,10 @@ def test_sample_draws_from_the_standardised_distribution() -> None:
     logits: Tensor = torch.randn(40, 9, generator=random)
     uniforms = torch.rand(40, generator=random, dtype=torch.float64)
     sampling = Sampling(temperature=0.8, top_k=4)
-    assert torch.equal(sampling.sample(logits, uniforms), draw(sampling.probs(logits), uniforms))
+    tokens, healthy = sampling.sample(logits, uniforms)
+    assert torch.equal(tokens, draw(sampling.probs(logits), uniforms)) and healthy.all()
+    logits[0, 0] = torch.nan
+    assert not sampling.sample(logits, uniforms)[1][0]
 
 
 def test_a_draw_from_nan_stays_in_range() -> None:

@@ -2,12 +2,16 @@
 
 import mmap
 
+import pytest
 import torch
 
 from framework.kernels import huge_pages
 from framework.kernels.huge_pages import in_huge_pages
 
+has_advice = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no such advice")
 
+
+@has_advice
 def test_copies_are_equal_and_apart(monkeypatch):
     monkeypatch.setattr(huge_pages, "CHUNK", 1000)  # some need a chunk of their own
     monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
@@ -15,12 +19,22 @@ def test_copies_are_equal_and_apart(monkeypatch):
     tensors.append(torch.arange(-9, 9, dtype=torch.int8).view(2, 9))
     copies = [in_huge_pages(tensor) for tensor in tensors]
     for tensor, copy in zip(tensors, copies, strict=True):
+        assert copy is not tensor
         assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
         assert copy.data_ptr() % huge_pages.ALIGNMENT == 0
     copies[1].zero_()
     assert all(torch.equal(copies[each], tensors[each]) for each in range(len(tensors)) if each != 1)
 
 
+@has_advice
+def test_a_large_copy_is_freed_with_its_tensor(monkeypatch):
+    monkeypatch.setattr(huge_pages, "CHUNK", 1000)
+    monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
+    in_huge_pages(torch.randn(900))
+    assert not len(huge_pages._CHUNKS._chunk)
+
+
+@has_advice
 def test_a_kernel_that_refuses_the_advice_gives_ordinary_pages(monkeypatch):
     class Memory(mmap.mmap):
         def madvise(self, *advice):
@@ -29,7 +43,8 @@ def test_a_kernel_that_refuses_the_advice_gives_ordinary_pages(monkeypatch):
     monkeypatch.setattr(huge_pages.mmap, "mmap", Memory)
     monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
     tensor = torch.randn(5)
-    assert torch.equal(in_huge_pages(tensor), tensor)
+    copy = in_huge_pages(tensor)
+    assert copy is not tensor and torch.equal(copy, tensor)
 
 
 def test_without_huge_pages_a_tensor_stays_as_it_is(monkeypatch):

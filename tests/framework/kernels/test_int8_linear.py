@@ -30,6 +30,8 @@ def test_weights_are_rounded_to_the_nearest_of_255_numbers():
     x = torch.randn(5, 24)
     assert torch.allclose(rounded(x), nn.functional.linear(x, rounded.weight, layer.bias), atol=1e-5)
     assert rounded(x.bfloat16()).dtype == torch.bfloat16
+    large = torch.full((1, 24), 1000.0)
+    assert torch.allclose(rounded.half()(large.half()).float(), rounded.float()(large), rtol=1e-2)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

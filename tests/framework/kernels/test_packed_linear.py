@@ -6,10 +6,12 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._inductor.exc import CppCompileError
 from torch.fx import GraphModule
 from torch.nn.functional import linear
 
 from framework.decoding.compiled import why_not
+from framework.kernels import cpp_operators
 from framework.kernels.int8_linear import Int8Linear
 from framework.kernels.packed_linear import _PACKED, MOST_ROWS, _packed, operators, pack, use_packed_linear
 
@@ -19,8 +21,8 @@ TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}  # of the largest output
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("is_int8", [False, True])
-@pytest.mark.parametrize("num_outputs", [1, 64, 200])
-def test_products_are_those_of_a_library(dtype: torch.dtype, is_int8: bool, num_outputs: int) -> None:
+@pytest.mark.parametrize("num_outputs", [1, 64, 2000])
+def test_products_are_those_of_a_library(threads: None, dtype: torch.dtype, is_int8: bool, num_outputs: int) -> None:
     run = operators().packed_linear
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(num_outputs, 96, generator=generator).to(dtype)
@@ -38,16 +40,17 @@ def test_products_are_those_of_a_library(dtype: torch.dtype, is_int8: bool, num_
 
 
 class Layer(nn.Module):
-    """Two products with one input, one of them with a bias, and a product with tied weights."""
+    """Two products with one input, one of them with a bias, and a product with tied weights and a bias, by names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(50, 32)
         self.up, self.gate, self.down = nn.Linear(32, 48), nn.Linear(32, 48, bias=False), nn.Linear(48, 32)
+        self.bias = nn.Parameter(torch.randn(50))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embedding(tokens)
-        return linear(self.down(self.up(x) * self.gate(x)), self.embedding.weight)
+        return linear(self.down(self.up(x) * self.gate(x)), bias=self.bias, weight=self.embedding.weight)
 
 
 @torch.no_grad()
@@ -72,13 +75,14 @@ def _names(graph: GraphModule) -> list[str]:
 def test_graphs_share_one_packed_copy_and_join_products_with_one_input() -> None:
     torch.manual_seed(0)
     layer = Layer()
+    addresses = []
     for shape in ((1, 1), (1, 5)):
         tokens = torch.arange(shape[1]).reshape(shape)
         output, graphs = _compiled(layer, tokens)
         assert torch.allclose(output, layer(tokens), atol=1e-6)
         assert _names(graphs[0]).count("outrider.packed_linear.default") == 3
-    addresses = {_data(layer.up.weight), _data(layer.down.weight), _data(layer.embedding.weight)}
-    assert len(addresses) == 3
+        addresses.append([_data(each.weight) for each in (layer.up, layer.down, layer.embedding)])
+    assert addresses[0] == addresses[1]
 
     _, graphs = _compiled(layer, torch.zeros(1, MOST_ROWS + 1, dtype=torch.int64))
     assert "outrider.packed_linear.default" not in _names(graphs[0])
@@ -92,12 +96,12 @@ def test_int8_weights_are_packed_as_they_are(dtype: torch.dtype) -> None:
     output, graphs = _compiled(layer, x)
     assert torch.allclose(output, layer(x), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-2)
     assert _names(graphs[0]).count("outrider.packed_linear.default") == 2
-    assert {copy.packed.dtype for copy in _PACKED[layer[0].integers].values()} == {torch.int8}
+    assert {copy.packed.dtype for copy in _PACKED[layer[0].integers]} == {torch.int8}
 
 
 def _data(weight: torch.Tensor) -> int:
     """The address of the only packed copy that begins with this weight."""
-    (copy,) = _PACKED[weight].values()
+    (copy,) = _PACKED[weight]
     return copy.packed.data_ptr()
 
 
@@ -114,6 +118,39 @@ def test_a_packed_copy_ends_with_its_weights() -> None:
     weights = [torch.ones(64, 8), torch.ones(64, 8)]
     copy = weakref.ref(_packed(weights))
     assert copy() is _packed(weights)
+    weights[1] = torch.zeros(64, 8)  # may take the place of the other in memory
+    assert _packed(weights).sum() == 64 * 8
+    gc.collect()
+    assert copy() is None and len(_PACKED[weights[0]]) == 1
+    copy = weakref.ref(_packed(weights))
     del weights
     gc.collect()
     assert copy() is None
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.ones(1, 8, dtype=torch.float64), "no kernel for inputs of Double"),
+        (torch.ones(1, 8, dtype=torch.bfloat16), "and weights of Float"),
+        (torch.ones(1, 9), "another number of inputs"),
+    ],
+)
+def test_what_it_has_no_kernel_for_is_refused(x: torch.Tensor, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        operators().packed_linear(x, pack(torch.ones(64, 8)), 64)
+
+
+def test_without_a_compiler_graphs_stay_as_they_are(monkeypatch) -> None:
+    def fails(name: str):
+        raise CppCompileError(["g++"], "x.cpp:1: error: no such thing\n  ^~~")
+
+    monkeypatch.setattr(cpp_operators, "_library", fails)
+    for cached in (cpp_operators.operators, cpp_operators.is_available):
+        cached.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="packed_linear.cpp fails to compile: x.cpp:1: error: no such thing"):
+            _, graphs = _compiled(Layer(), torch.tensor([[3]]))
+    finally:
+        cpp_operators.is_available.cache_clear()
+    assert "outrider.packed_linear.default" not in _names(graphs[0])

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from framework.kernels.small_attention import is_available, small_attention
+from framework.decoding.compiled import why_not
+from framework.kernels.small_attention import attend, is_available
+
+pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")
 
 PLAIN = {"mask": None, "sinks": None, "scale": 0.3, "softcap": None}
 
@@ -29,7 +32,7 @@ def test_it_is_softmax_attention(num_tokens, num_slots, size, value_size, dtype,
     value = drawn(rows, shared, 256, value_size, seed=2).to(dtype)[:, :, :num_slots]
     mask = torch.where(drawn(rows, 1, num_tokens, num_slots, seed=3) > 0, 0.0, torch.finfo(torch.float32).min)
     mask[..., 0] = 0
-    got = small_attention(query, key, value, **PLAIN | {"mask": mask})
+    got = attend(query, key, value, **PLAIN | {"mask": mask})
     each = [tensor.double().repeat_interleave(heads // shared, 1) for tensor in (key, value)]
     weights = (query.double() @ each[0].transpose(2, 3) * 0.3 + mask.double()).softmax(3)
     expected = (weights @ each[1]).transpose(1, 2)
@@ -41,10 +44,10 @@ def test_a_row_does_not_depend_on_other_rows_or_excluded_slots():
     query, key, value = drawn(2, 6, 5, 32, seed=0), drawn(2, 2, 90, 32, seed=1), drawn(2, 2, 90, 32, seed=2)
     mask = torch.zeros(2, 1, 5, 90)
     mask[..., 70:] = torch.finfo(torch.float32).min
-    together = small_attention(query, key, value, **PLAIN | {"mask": mask})
+    together = attend(query, key, value, **PLAIN | {"mask": mask})
     for row in range(2):
         for token in range(5):
-            alone = small_attention(
+            alone = attend(
                 query[row : row + 1, :, token : token + 1],
                 key[row : row + 1, :, :70],
                 value[row : row + 1, :, :70],
@@ -53,9 +56,31 @@ def test_a_row_does_not_depend_on_other_rows_or_excluded_slots():
             assert torch.equal(alone[0, 0], together[row, token])
 
 
+def test_it_is_the_same_on_any_number_of_threads(threads):
+    query, key, value = drawn(1, 8, 2, 64, seed=0), drawn(1, 1, 900, 64, seed=1), drawn(1, 1, 900, 64, seed=2)
+    together = attend(query, key, value, **PLAIN)
+    torch.set_num_threads(1)
+    assert torch.equal(together, attend(query, key, value, **PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "message"),
+    [
+        (torch.ones(1, 2, 4, 8, dtype=torch.float64), PLAIN, "differ in dtype"),
+        (torch.ones(1, 2, 0, 8), PLAIN, "there is no slot"),
+        (torch.ones(1, 3, 4, 8), PLAIN, "heads of queries"),
+        (torch.ones(1, 2, 4, 8), PLAIN | {"mask": torch.ones(1, 1, 1, 4, dtype=torch.bool)}, "is bool"),
+    ],
+)
+def test_what_it_has_no_kernel_for_is_refused(key, given, message):
+    assert attend(torch.ones(0, 4, 1, 8), torch.ones(0, 2, 4, 8), torch.ones(0, 2, 4, 8), **PLAIN).shape == (0, 1, 4, 8)
+    with pytest.raises(RuntimeError, match=message):
+        attend(torch.ones(1, 4, 1, 8), key, torch.ones(1, 2, 4, 8), **given)
+
+
 def test_a_mask_of_another_dtype_and_a_column_without_dense_rows():
     query, key, value = drawn(1, 2, 3, 16, seed=0), drawn(1, 2, 20, 16, seed=1), drawn(1, 2, 16, 20, seed=2)
     mask = drawn(1, 2, 3, 20, seed=3)
-    expected = small_attention(query, key, value.transpose(2, 3).contiguous(), **PLAIN | {"mask": mask})
-    got = small_attention(query, key, value.transpose(2, 3), **PLAIN | {"mask": mask.double()})
+    expected = attend(query, key, value.transpose(2, 3).contiguous(), **PLAIN | {"mask": mask})
+    got = attend(query, key, value.transpose(2, 3), **PLAIN | {"mask": mask.double()})
     assert torch.equal(got, expected)
