@@ -22,7 +22,8 @@ from framework.metrics.stopwatch import Stopwatch
 from framework.models.tensor_parallel import agreed
 
 REPEATS = 5  # generations per gamma; each gives a ratio to rounds without a draft, in which the machine's speed cancels
-ROUNDS = 7  # of a generation; the first is not counted
+ROUNDS = 20  # of a generation, at most
+SETTLING = 6  # first rounds, not counted: on a CPU, rounds soon after reading the prompt take up to 1.3 times as long
 ROUNDS_OF_WARM_UP = 3  # a CUDA graph is replayed from the third run on
 # If acceptance were measured with a run's own uniforms, the run's gammas would depend on uniforms of later rounds.
 OTHER_SEEDS = 2**61
@@ -91,6 +92,7 @@ def measure_rounds(engine: Engine, batches: Sequence[Batch], gammas: Sequence[in
     """
     acceptance = AcceptanceByDepth(engine.gamma_policy.max_gamma)
     draft = min(filter(None, gammas), default=0)
+    num_rounds = max(1, min(ROUNDS, stopping.max_new_tokens - draft - 2))  # and a draft after as many rounds without
     repeats: list[Mapping[int, float]] = []  # median seconds by gamma
     restarts: list[float] = []
     misses: list[float] = []  # in rounds without a draft
@@ -100,15 +102,16 @@ def measure_rounds(engine: Engine, batches: Sequence[Batch], gammas: Sequence[in
             batch, medians = batches[repeat % len(batches)], {}
             missed: list[float] = []
             for gamma in gammas if repeat % 2 == 0 else reversed(gammas):
-                plan = [gamma] * ROUNDS + ([draft] if not gamma and draft else [])
+                plan = [gamma] * num_rounds + ([draft] if not gamma and draft else [])
                 rounds = list(_rounds(engine, batch, plan, stopping))
                 for number, _, readout in rounds:
                     acceptance.observe(number, readout)
-                if seconds := _seconds(rounds, gamma):
-                    medians[gamma] = statistics.median(seconds[1:] or seconds)
-                missed += [seconds for number, seconds, readout in rounds if number and not readout.num_nodes]
+                settled = rounds[min(SETTLING, len(rounds) // 2) :]
+                if seconds := _seconds(settled, gamma):
+                    medians[gamma] = statistics.median(seconds)
+                missed += [seconds for number, seconds, readout in settled if number and not readout.num_nodes]
                 if repeat:
-                    num_tried += sum(number > 0 for number, _, _ in rounds)
+                    num_tried += sum(number > 0 for number, _, _ in settled)
                     restarts += _seconds(rounds, draft) if draft and not gamma else []
             repeats.append(medians)
             if repeat and 0 in medians:
