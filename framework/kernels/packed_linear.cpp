@@ -223,3 +223,8 @@ TORCH_LIBRARY_FRAGMENT(outrider, library) {
 }
 
 TORCH_LIBRARY_IMPL(outrider, CPU, library) { library.impl("packed_linear", packed_linear); }
+
+// There is no derivative; a fallthrough is quicker than the default, which would refuse to compute one.
+TORCH_LIBRARY_IMPL(outrider, Autograd, library) {
+  library.impl("packed_linear", torch::CppFunction::makeFallthrough());
+}

@@ -15,9 +15,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 namespace {
 
@@ -237,8 +237,9 @@ struct Attention {
 
   void run(const Rows& rows) const {
     const int64_t width = padded_slots();
-    const std::unique_ptr<Sum[]> space(new Sum[rows.num_rows * (size + width + 1) + TILE * size]);
-    Sum* queries = space.get();
+    thread_local std::vector<Sum> space;  // kept: an allocation of this size takes as long as some products
+    space.resize(std::max<size_t>(space.size(), rows.num_rows * (size + width + 1) + TILE * size));
+    Sum* queries = space.data();
     Sum* weights = queries + rows.num_rows * size;
     Sum* totals = weights + rows.num_rows * width;
     Sum* tile = totals + rows.num_rows;
@@ -343,3 +344,8 @@ TORCH_LIBRARY_FRAGMENT(outrider, library) {
 }
 
 TORCH_LIBRARY_IMPL(outrider, CPU, library) { library.impl("small_attention", small_attention); }
+
+// There is no derivative; a fallthrough is quicker than the default, which would refuse to compute one.
+TORCH_LIBRARY_IMPL(outrider, Autograd, library) {
+  library.impl("small_attention", torch::CppFunction::makeFallthrough());
+}
