@@ -51,6 +51,7 @@ from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
+from framework.gamma_policies.gamma_policy import is_cost_aware
 from framework.gamma_policies.round_profile import is_profiled
 from framework.metrics.equality import within_float32
 from framework.models.cached_lm import CachedLM
@@ -261,12 +262,12 @@ class Benchmark:
         """Pass costs of the parts, timed after the prompts, or a profile of rounds to a policy that decides by them."""
         if entry.loop:
             provide_profile(entry.loop, batches, stopping=self._plan.stopping, options=entry.options)
-        if entry.loop and (use_costs := getattr(entry.loop.gamma_policy, "use_costs", None)):
+        if entry.loop and is_cost_aware(entry.loop.gamma_policy):
             timer, room = self._timers[entry.mode], self._plan.stopping.max_new_tokens
             batch = batches[0].beginning
             prompts = [self._target.as_prompt(prompt) for prompt in batch.prompts]
             parts = time_parts(entry.loop, prompts, seeds=batch.seeds, repeats=PART_REPEATS, timer=timer, room=room)
-            use_costs(parts.costs)
+            entry.loop.gamma_policy.use_costs(parts.costs)
 
     def _parts(self, entry: Entry, loop: Engine, batch: Batch, run: Timed) -> PartTimes:
         """Time the parts of a round in the middle of the tokens just decoded."""

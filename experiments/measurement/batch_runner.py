@@ -38,6 +38,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.gamma_policies.gamma_policy import is_cost_aware
 from framework.gamma_policies.round_profile import is_profiled
 from framework.metrics.graph_counts import GraphCounts, counted_graphs
 from framework.metrics.stopwatch import Block
@@ -221,9 +222,9 @@ class BatchRunner:
     def _measure_costs(self, result: BatchResult) -> None:
         """Pass costs of drafting and of target passes, timed mid-generation, to policies with `use_costs`."""
         asking = [
-            candidate
+            (candidate, policy)
             for candidate in alive(self._subjects.values())
-            if hasattr(candidate.engine.gamma_policy, "use_costs")
+            if is_cost_aware(policy := candidate.engine.gamma_policy)
         ]
         if not asking:
             return
@@ -232,11 +233,11 @@ class BatchRunner:
             plain = self.decoders[BASELINE].generate(batch.prompts, stopping=self._plan.stopping, seeds=batch.seeds)
         if BASELINE in result.errors:
             return
-        for candidate in asking:
+        for candidate, policy in asking:
             with self._catching(candidate.point.name, result):
                 parts = self._parts(candidate.engine, batch, plain.tokens, COSTS_REPEATS, every_depth=True)
                 costs = agreed(parts.costs, sharded=self._target.model.is_sharded)
-                candidate.engine.gamma_policy.use_costs(costs)  # type: ignore[attr-defined]
+                policy.use_costs(costs)
 
     def _parts(
         self, loop: Engine, batch: Batch, tokens: list[list[int]], repeats: int, *, every_depth: bool = False

@@ -73,6 +73,11 @@ class CostAware(GammaPolicy, Protocol):
         ...
 
 
+def is_cost_aware(policy: GammaPolicy) -> TypeGuard[CostAware]:
+    """Whether the policy is a CostAware one."""
+    return hasattr(policy, "use_costs")
+
+
 class WithRows(GammaPolicy, Protocol):
     """Optional: a policy that keeps a state per row."""
 

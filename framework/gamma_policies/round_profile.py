@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Protocol, Self, TypeGuard
 
 from framework.core.draft import Readout
-from framework.gamma_policies.gamma_policy import LARGEST, Costs, GammaPolicy
+from framework.gamma_policies.gamma_policy import LARGEST, Costs, GammaPolicy, is_cost_aware
 
 UNKNOWN_ALPHA = 0.5  # before any node is tested; it weighs as much as one tested node
 
@@ -118,10 +118,10 @@ def is_profiled(policy: GammaPolicy) -> TypeGuard[Profiled]:
 
 def give_costs(policy: GammaPolicy, costs: Costs) -> None:
     """Pass costs of the parts of a round to a policy that decides by costs or by a profile; others need none."""
-    if use_costs := getattr(policy, "use_costs", None):
-        use_costs(costs)
-    if use_profile := getattr(policy, "use_profile", None):
-        use_profile(RoundProfile.of_costs(costs))
+    if is_cost_aware(policy):
+        policy.use_costs(costs)
+    if is_profiled(policy):
+        policy.use_profile(RoundProfile.of_costs(costs))
 
 
 class AcceptanceByDepth:
