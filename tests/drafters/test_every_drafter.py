@@ -83,9 +83,9 @@ def test_the_mass_to_draw_from_is_checked(top_p):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*KINDS, *sorted(ALIKE)])
 def test_it_keeps_the_contract_for_a_larger_vocabulary(name):
-    """Deeper drafts, more samples for one drafter of a kind, and a vocabulary too large to count continuations."""
-    target, samples = tiny_target(vocabulary=50, **NARROW), 10_000 if name in KINDS else 2_000
-    check_drafter(tiny_factory(name, 50), target=target, gamma=5, samples=samples).require()
+    """Deeper drafts, and a vocabulary too large to count continuations."""
+    target = tiny_target(vocabulary=50, **NARROW)
+    check_drafter(tiny_factory(name, 50), target=target, gamma=5, samples=2000).require()
 
 
 @pytest.mark.slow
