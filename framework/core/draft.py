@@ -95,11 +95,10 @@ class Draft:
         deepest = max(map(len, rows))
         if not deepest:
             return cls.empty(len(rows), device)
-        padded = [row + [0] * (deepest - len(row)) for row in rows]
-        valid = None
-        if min(map(len, rows)) < deepest:
-            valid = torch.tensor([[place < len(row) for place in range(deepest)] for row in rows], device=device)
-        return cls.chain(torch.tensor(padded, device=device), SamplingScheme.ONE_HOT, valid=valid)
+        tokens = torch.tensor([row + [-1] * (deepest - len(row)) for row in rows], dtype=torch.int64, device=device)
+        if min(map(len, rows)) == deepest:
+            return cls.chain(tokens, SamplingScheme.ONE_HOT)
+        return cls.chain(tokens.clamp(min=0), SamplingScheme.ONE_HOT, valid=tokens >= 0)
 
     @classmethod
     def empty(cls, num_rows: int, device: torch.device) -> "Draft":

@@ -267,15 +267,6 @@ def test_compiled_rounds_apply_them_too(drafter, decoder_only, monkeypatch):
     assert decoded(engine_of(target, drafter, compiled=True), PROMPTS) == expected
 
 
-@pytest.mark.slow
-def test_machine_code_applies_them_too(decoder_only):
-    torch._dynamo.reset()
-    target = with_options(decoder_only, OPTIONS["together"])
-    expected = [generated(decoder_only, prompt, OPTIONS["together"]) for prompt in PROMPTS]
-    assert decoded(engine_of(target, "small_transformer", compiled=True), PROMPTS) == expected
-    assert decoded(Autoregressive(target=target, sampling=GREEDY, compiled=True), PROMPTS) == expected
-
-
 # T>0: distribution
 
 
