@@ -186,8 +186,6 @@ def lower_layers(config, tensors):
 # With the number of prompts that decides. Neighbouring layers say nearly the same, so their numbers need all held-out
 # files; greedy texts of fixed prompts are the same in every run.
 EMBEDDED = {
-    other_norm: (24, "trained for: norm_before_residual=true."),
-    other_order: (24, "trained for: embedding and state in the other order."),
     part_of_the_vocabulary: (24, "trained for: d2t as token ids, not offsets."),
     lower_layers: (64, "trained for: layers one higher: 3, 7, 11, as layer_numbers=outputs."),
 }

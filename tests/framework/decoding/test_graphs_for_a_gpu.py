@@ -29,10 +29,10 @@ RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
 SAMPLING = Sampling(temperature=0.8, top_p=0.9)
 # One drafter of a kind; learning ones are refused. Drafts that come from the host are inputs of a graph, which
 # prompt_lookup (chosen) and ngram (drawn) stand for.
-DRAFTERS = [name for name in (*KINDS, "dflash", "hierarchical") if not name.startswith("online_")]
+DRAFTERS = [name for name in (*KINDS, "hierarchical") if not name.startswith("online_")]
 FAST = ("medusa",)
 # Drafters that skip or read several layers.
-TWO_LAYERS = ("layer_skip", "dart", "dflash", "eagle3", "eagle_tree", "peagle")
+TWO_LAYERS = ("layer_skip", "eagle3")
 
 
 @dataclass(frozen=True)
