@@ -127,10 +127,11 @@ class Sampling:
             uniforms: [...].
 
         Returns:
-            [...] int64 tokens, and [...] bool: whether the distribution is one, that is, no logit is NaN or infinite
-            above, and one is finite.
+            [...] int64 tokens, and [...] bool: whether the largest logit is finite, which NaN, +inf and rows without
+            any token fail.
         """
-        return argmax(logits) if self.greedy else draw(self.probs(logits), uniforms), logits.amax(-1).isfinite()
+        tokens = argmax(logits) if self.greedy else draw(self.probs(logits), uniforms)
+        return tokens, logits.amax(-1).isfinite()
 
 
 def _floating(logits: Tensor) -> Tensor:

@@ -312,7 +312,7 @@ void attend(
   attention.run(q.size(0), k.size(1));
 }
 
-// As `small_attention` in small_attention.py.
+// As `attend` in small_attention.py.
 at::Tensor small_attention(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
     const std::optional<at::Tensor>& sinks, double scale, double softcap) {
