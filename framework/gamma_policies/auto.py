@@ -58,9 +58,9 @@ class Auto:
         if not whole or 0 not in candidates or len(set(candidates)) < len(candidates):
             allowed = f"a list of different whole numbers up to {LARGEST} with 0, such as [0, 1, 2, 4, 8]"
             raise OptionError("candidates", candidates, allowed)
-        check_number("margin", margin, lambda value: 0 <= value < math.inf, "a number >= 0")
+        check_number("margin", margin, lambda value: 0 <= value < math.inf, "a finite number >= 0")
         check_number("most_loss", most_loss, lambda value: 0 <= value <= 1, "a number in [0, 1]")
-        check_number("prior_weight", prior_weight, lambda value: 0 < value < math.inf, "a number > 0")
+        check_number("prior_weight", prior_weight, lambda value: 0 < value < math.inf, "a finite number > 0")
         check_number("forgetting", forgetting, lambda value: 0 < value <= 1, "a number in (0, 1]")
         self.gammas = sorted(candidates)
         self.max_gamma = self.gammas[-1]
