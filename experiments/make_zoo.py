@@ -79,20 +79,26 @@ def read_text(folder: Path, data: DictConfig, seed: int) -> TokenisedText:
 
 
 def train_zoo(cfg: DictConfig) -> None:
-    """Train all models on short and then on longer texts, resuming from checkpoints; write models and provenance."""
+    """Train all models on short and, unless `longer` is null, on longer texts, resuming from checkpoints.
+
+    Writes models and provenance into cfg.folder.
+    """
     workdir = Path(cfg.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     corpus = prepare_data(cfg)
     print(f"data: {corpus['tokens']}, {corpus['bytes_per_held_out_token']:.2f} bytes per held-out token", flush=True)
     facts = {"command": "python -m experiments.make_zoo", "corpus": corpus, **made_with(cfg)}
-    short = _merged(cfg, {"folder": str(workdir / "short")})
-    longer = _merged(cfg, cfg.longer, {"workdir": str(workdir / "longer")})
-    facts["short"] = train_models(short, read_text(workdir, short.data, cfg.seed))
-    facts |= train_models(
-        longer,
-        read_text(workdir, longer.data, cfg.seed),
-        begin=lambda name: lengthened(Path(short.folder) / name, longer.rope_parameters),
-    )
+    if cfg.longer is None:
+        facts |= train_models(cfg, read_text(workdir, cfg.data, cfg.seed))
+    else:
+        short = _merged(cfg, {"folder": str(workdir / "short")})
+        longer = _merged(cfg, cfg.longer, {"workdir": str(workdir / "longer")})
+        facts["short"] = train_models(short, read_text(workdir, short.data, cfg.seed))
+        facts |= train_models(
+            longer,
+            read_text(workdir, longer.data, cfg.seed),
+            begin=lambda name: lengthened(Path(short.folder) / name, longer.rope_parameters),
+        )
     (Path(cfg.folder) / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 

@@ -2,9 +2,12 @@
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
+from typing import Self
 
 from framework.core.draft import Readout
 from framework.core.option_error import OptionError, UnreadableError
@@ -66,32 +69,41 @@ class Auto:
         self.max_gamma = self.gammas[-1]
         self._margin, self._most_loss = margin, most_loss
         self._prior_weight, self._forgetting = prior_weight, forgetting
-        self.profile: RoundProfile | None = None
         self.awaits_profile = profile is None
+        self._by_profile: _Choices | None = None
         if profile is not None:
-            self._use(_read(profile))
+            self._by_profile = _Choices.by(_read(profile), self.gammas, margin)
         self.begin()
 
     def use_profile(self, profile: RoundProfile) -> None:
         """Choose among the candidates that a profile has times for, unless the option gives another profile."""
         if self.awaits_profile:
-            self._use(profile)
+            self._by_profile = _Choices.by(profile, self.gammas, self._margin)
 
-    def _use(self, profile: RoundProfile) -> None:
-        self.profile = profile
-        times = profile.times
-        self._times = {gamma: times[gamma] for gamma in self.gammas if gamma in times}
-        drafts = [gamma for gamma in self._times if gamma and gamma + 1 >= (1 + self._margin) * self._times[gamma]]
-        self.usable = [0, *drafts]
-        self._test = min(drafts, key=self._times.__getitem__, default=0)
-        # A test that follows rounds without a draft and commits the target's own token only.
-        self._lost_by_test = max(0.0, self._times[self._test] + profile.restart_time - 1) if drafts else 0.0
+    @property
+    def _choices(self) -> "_Choices":
+        """
+        Raises:
+            ValueError: there is no profile.
+        """
+        if self._by_profile is None:
+            raise OptionError("gamma.profile", None, "a file with a profile", "and no rounds were measured")
+        return self._by_profile
+
+    @property
+    def profile(self) -> RoundProfile | None:
+        """The profile in use; None: none was given yet."""
+        return self._by_profile.profile if self._by_profile else None
+
+    @property
+    def usable(self) -> Sequence[int]:
+        """The candidates that can pay by the profile in use, ascending, 0 first."""
+        return self._choices.usable
 
     @property
     def rates(self) -> list[float]:
         """Estimated acceptance rate of every depth."""
-        assert self.profile is not None
-        return self._acceptance.rates(self.profile.acceptance, self._prior_weight)
+        return self._acceptance.rates(self._choices.profile.acceptance, self._prior_weight)
 
     def begin(self) -> None:
         self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
@@ -105,32 +117,28 @@ class Auto:
         Raises:
             ValueError: there is no profile.
         """
-        if self.profile is None:
-            raise OptionError("gamma.profile", None, "a file with a profile", "and no rounds were measured")
         if self._best is None:  # the rates have changed
             self._best = self._fastest()
         self._pays = self._best > 0
         if self._pays:
             self._gamma = self._best
         else:
-            self._gamma = self._test if self._budget >= self._lost_by_test else 0
+            self._gamma = self._choices.test if self._budget >= self._choices.lost_by_test else 0
         return self._gamma
 
     @property
     def found(self) -> float:
         """Estimated share of the rounds with a gamma above 0 in which the drafter finds something to draft."""
-        assert self.profile is not None
         weight = self._prior_weight
-        return (weight * self.profile.found + self._num_found) / (weight + self._num_tried)
+        return (weight * self._choices.profile.found + self._num_found) / (weight + self._num_tried)
 
     def _fastest(self) -> int:
         """The gamma of the largest speed by the current rates; 0 where no draft is faster by `margin`."""
-        assert self.profile is not None
         tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
-        found, missed_time = self.found, (1 - self.found) * self.profile.miss_time
+        found, missed_time = self.found, (1 - self.found) * self._choices.profile.miss_time
         speeds = {0: 1.0}
         for gamma in self.usable[1:]:
-            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * self._times[gamma] + missed_time)
+            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * self._choices.times[gamma] + missed_time)
         best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
         return best if speeds[best] >= 1 + self._margin else 0
 
@@ -141,24 +149,51 @@ class Auto:
             self._acceptance.observe(self._gamma, readout)
             self._best = None
         if not self._pays:
-            self._budget = min(self._budget + self._gain(readout), self._lost_by_test)
+            self._budget = min(self._budget + self._gain(readout), self._choices.lost_by_test)
         self._is_paused = not readout.num_nodes
 
     def _gain(self, readout: Readout) -> float:
         """Change of the budget for tests by a round, in rounds without a draft; negative for a test that loses."""
-        assert self.profile is not None
         if not self._gamma:
             return self._most_loss
         if not readout.num_nodes:
-            return 1 - self.profile.miss_time
+            return 1 - self._choices.profile.miss_time
         num_active = sum(readout.active)
         return sum(readout.committed) / num_active - self._time_of_draft if num_active else 0.0
 
     @property
     def _time_of_draft(self) -> float:
         """Time of a round with the latest gamma, in rounds without a draft."""
-        assert self.profile is not None
-        return self._times[self._gamma] + self.profile.restart_time * self._is_paused
+        return self._choices.times[self._gamma] + self._choices.profile.restart_time * self._is_paused
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """The candidates for gamma by a profile.
+
+    Attributes:
+        profile: the profile.
+        times: time of a round by candidate, in rounds without a draft.
+        usable: 0, and the candidates that pay if all their tokens are accepted, ascending.
+        test: the cheapest of them; 0: none pays.
+        lost_by_test: time that a test loses, in rounds without a draft, if it follows rounds without a draft and
+            commits the target's own token only.
+    """
+
+    profile: RoundProfile
+    times: dict[int, float]
+    usable: list[int]
+    test: int
+    lost_by_test: float
+
+    @classmethod
+    def by(cls, profile: RoundProfile, candidates: Sequence[int], margin: float) -> Self:
+        """Choices among the candidates that the profile has times for; a draft pays if it gains at least `margin`."""
+        times = {gamma: profile.times[gamma] for gamma in candidates if gamma in profile.times}
+        drafts = [gamma for gamma in times if gamma and gamma + 1 >= (1 + margin) * times[gamma]]
+        test = min(drafts, key=times.__getitem__, default=0)
+        lost = max(0.0, times[test] + profile.restart_time - 1) if drafts else 0.0
+        return cls(profile, times, [0, *drafts], test, lost)
 
 
 def _read(path: str) -> RoundProfile:

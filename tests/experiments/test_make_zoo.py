@@ -1,6 +1,7 @@
 """Training the embedded models: a small recipe end to end, killed on the way and taken up again."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -99,12 +100,21 @@ def test_a_killed_training_resumes_to_the_same_models(trained, tmp_path, monkeyp
 @pytest.mark.parametrize(
     "key, value", [("target.config.hidden_size", 64), ("longer.rope_parameters.factor", 4.0), ("target.steps", 8)]
 )
-def test_a_checkpoint_of_another_recipe_is_refused(trained, key, value):
+def test_a_checkpoint_of_another_recipe_is_refused(trained, tmp_path, key, value):
     """More steps of the target would make it another teacher than the drafters had."""
-    other = small(trained)
+    other = small(shutil.copytree(trained, tmp_path / "copy"))
     OmegaConf.update(other, key, value)
     with pytest.raises(ValueError, match="give another folder"):
         make_zoo.train_zoo(other)
+
+
+def test_without_longer_texts_the_models_are_those_of_short_ones(trained, tmp_path):
+    only_short = small(tmp_path)
+    only_short.longer = None
+    make_zoo.train_zoo(only_short)
+    for name in ("target", "drafter"):
+        weights, short = load(tmp_path / "zoo" / name), load(trained / "work" / "short" / name)
+        assert all(torch.equal(weights[key], short[key]) for key in weights)
 
 
 def load(folder) -> dict[str, torch.Tensor]:

@@ -196,7 +196,7 @@ def test_rows_do_not_depend_on_their_batch(name, sampling):
     prompts = [*RAGGED, *([dice.randrange(1, 50) for _ in range(dice.randint(1, 60))] for _ in range(8))]
     alone = [speculative(decoder, [prompt], stopping, seeds=[row]).tokens[0] for row, prompt in enumerate(prompts)]
     assert len({len(tokens) for tokens in alone}) > 1, "no row ends early"
-    for size in (2, 3, 5, 8, 13, 16):
+    for size in (2, 5, 16):
         rows = dice.sample(range(16), size)
         batch = speculative(decoder, [prompts[row] for row in rows], stopping, seeds=rows)
         assert batch.tokens == [alone[row] for row in rows]

@@ -106,10 +106,11 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
     """Inductor skips CUDA graphs for inputs mutated at changing addresses; the next replay overwrites an output."""
     target = tiny_target(num_hidden_layers=2 if name in TWO_LAYERS else 1)  # one is half the tracing
     eager, graph = decoders(target, name)
-    expected = {number: tokens_of(eager, RAGGED[:number]) for number in (1, 3)}
-    for number in (3, 1, 3):
+    sizes = (3, 1, 3) if name in ("baseline", *FAST) else (3, 3)  # tracing takes most of the time
+    expected = {number: tokens_of(eager, RAGGED[:number]) for number in sizes}
+    for number in sizes:
         assert tokens_of(graph, RAGGED[:number]) == expected[number]
-    assert 2 <= len(traced) <= 6, "one for each batch size, and for each backlog or an empty draft"
+    assert len(set(sizes)) <= len(traced) <= 6, "one for each batch size, and for each backlog or an empty draft"
     for each in traced:
         assert each.num_outputs == 1, "only the summary"
         assert each.mutated and each.mutated <= each.fixed
