@@ -1,7 +1,9 @@
 """Operators in C++ next to this module, compiled once per machine, for compiled graphs on a CPU."""
 
+import ctypes
 import hashlib
 import os
+import sys
 import tempfile
 import warnings
 from functools import cache
@@ -14,6 +16,15 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+# Functions of the sources by operator, as compiled graphs declare them.
+DECLARATIONS = {
+    "outrider.packed_linear.default": "AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, "
+    "AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result)",
+    "outrider.small_attention.default": "AOTITorchError aoti_torch_cpu_small_attention(AtenTensorHandle query, "
+    "AtenTensorHandle key, AtenTensorHandle value, const AtenTensorHandle* mask, const AtenTensorHandle* sinks, "
+    "double scale, double softcap, AtenTensorHandle* result)",
+}
+
 
 @cache
 def operators(name: str) -> Any:
@@ -22,8 +33,24 @@ def operators(name: str) -> Any:
     Raises:
         torch._inductor.exc.CppCompileError: the compiler rejects the source.
     """
-    torch.ops.load_library(str(_library(name)))
+    library = str(_library(name))
+    torch.ops.load_library(library)
+    ctypes.CDLL(library, ctypes.RTLD_GLOBAL)  # for graphs that call its functions by name
     return torch.ops.outrider
+
+
+class _Declarations(dict[str, list[str]]):
+    """Declarations by an operator's name; the compiler looks for the operator itself, which its cache cannot store."""
+
+    def __contains__(self, kernel: object) -> bool:
+        return super().__contains__(str(kernel))
+
+
+def direct_calls() -> dict[str, Any]:
+    """Options with which compiled graphs call the functions of loaded operators without PyTorch's dispatcher."""
+    if sys.platform != "linux":  # elsewhere a library is linked with all that it calls
+        return {}
+    return {"aot_inductor.custom_ops_to_c_shims": _Declarations({name: [text] for name, text in DECLARATIONS.items()})}
 
 
 @cache

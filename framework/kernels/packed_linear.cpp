@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
+#include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -216,6 +217,16 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t 
 int64_t tile() { return TILE; }
 
 }  // namespace
+
+// As `DECLARATIONS` in cpp_operators.py.
+extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_packed_linear(
+    AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result) {
+  using namespace torch::aot_inductor;
+  AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE({
+    *result = new_tensor_handle(packed_linear(
+        *tensor_handle_to_tensor_pointer(x), *tensor_handle_to_tensor_pointer(packed), num_outputs));
+  })
+}
 
 TORCH_LIBRARY_FRAGMENT(outrider, library) {
   library.def("packed_linear(Tensor x, Tensor packed, int num_outputs) -> Tensor");

@@ -9,6 +9,7 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <ATen/ops/empty.h>
+#include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -335,7 +336,24 @@ at::Tensor small_attention(
   return output;
 }
 
+std::optional<at::Tensor> if_given(const AtenTensorHandle* handle) {
+  if (handle == nullptr) return std::nullopt;
+  return *torch::aot_inductor::tensor_handle_to_tensor_pointer(*handle);
+}
+
 }  // namespace
+
+// As `DECLARATIONS` in cpp_operators.py.
+extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_small_attention(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, const AtenTensorHandle* mask,
+    const AtenTensorHandle* sinks, double scale, double softcap, AtenTensorHandle* result) {
+  using namespace torch::aot_inductor;
+  AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE({
+    *result = new_tensor_handle(small_attention(
+        *tensor_handle_to_tensor_pointer(query), *tensor_handle_to_tensor_pointer(key),
+        *tensor_handle_to_tensor_pointer(value), if_given(mask), if_given(sinks), scale, softcap));
+  })
+}
 
 TORCH_LIBRARY_FRAGMENT(outrider, library) {
   library.def(
