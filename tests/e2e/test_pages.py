@@ -13,6 +13,7 @@ from hydra import compose
 
 from drafters.prompt_lookup import PromptLookup
 from experiments.config import override_checks
+from experiments.config.resolvers import register_resolvers
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -199,6 +200,7 @@ def test_every_command_is_there() -> None:
 @pytest.mark.slow
 def test_every_command_takes_its_settings(monkeypatch) -> None:
     """Every key is in a yaml, and every choice has one; the checks compose the config with all overrides."""
+    register_resolvers()
     once = functools.cache(lambda config, lines, whole: compose(config, list(lines), return_hydra_config=whole))
     monkeypatch.setattr(
         override_checks,
