@@ -79,9 +79,9 @@ def read_text(folder: Path, data: DictConfig, seed: int) -> TokenisedText:
 
 
 def train_zoo(cfg: DictConfig) -> None:
-    """Train all models on short and, unless `longer` is null, on longer texts, resuming from checkpoints.
+    """Train all models, resuming from checkpoints, and write them with their provenance into cfg.folder.
 
-    Writes models and provenance into cfg.folder.
+    A second phase trains on longer texts unless `longer` is null.
     """
     workdir = Path(cfg.workdir)
     workdir.mkdir(parents=True, exist_ok=True)

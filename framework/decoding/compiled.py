@@ -26,7 +26,7 @@ from framework.decoding.device_round import Decoding, DeviceRound
 from framework.decoding.stopping import Finisher
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
-from framework.kernels.cpp_operators import direct_calls
+from framework.kernels.cpp_operators import direct_call_options
 from framework.kernels.packed_linear import use_packed_linear
 
 # On a CPU these options matter more than compilation itself. Weights are inputs of the machine code, which the
@@ -188,7 +188,7 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_without_library_kernels)
     try:
-        return compile_fx(graph, examples, config_patches=CPU_OPTIONS | direct_calls())
+        return compile_fx(graph, examples, config_patches=CPU_OPTIONS | direct_call_options())
     finally:
         hooks.remove(_without_library_kernels)  # other hooks may not be ours
 

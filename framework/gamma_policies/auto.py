@@ -70,40 +70,41 @@ class Auto:
         self._margin, self._most_loss = margin, most_loss
         self._prior_weight, self._forgetting = prior_weight, forgetting
         self.awaits_profile = profile is None
-        self._by_profile: _Choices | None = None
+        self._in_use: _Candidates | None = None
         if profile is not None:
-            self._by_profile = _Choices.by(_read(profile), self.gammas, margin)
+            self._in_use = _Candidates.from_profile(_read(profile), self.gammas, margin)
         self.begin()
 
     def use_profile(self, profile: RoundProfile) -> None:
         """Choose among the candidates that a profile has times for, unless the option gives another profile."""
         if self.awaits_profile:
-            self._by_profile = _Choices.by(profile, self.gammas, self._margin)
+            self._in_use = _Candidates.from_profile(profile, self.gammas, self._margin)
 
     @property
-    def _choices(self) -> "_Choices":
-        """
+    def _candidates(self) -> "_Candidates":
+        """Candidates by the profile in use.
+
         Raises:
             ValueError: there is no profile.
         """
-        if self._by_profile is None:
+        if self._in_use is None:
             raise OptionError("gamma.profile", None, "a file with a profile", "and no rounds were measured")
-        return self._by_profile
+        return self._in_use
 
     @property
     def profile(self) -> RoundProfile | None:
         """The profile in use; None: none was given yet."""
-        return self._by_profile.profile if self._by_profile else None
+        return self._in_use.profile if self._in_use else None
 
     @property
     def usable(self) -> Sequence[int]:
         """The candidates that can pay by the profile in use, ascending, 0 first."""
-        return self._choices.usable
+        return self._candidates.usable
 
     @property
     def rates(self) -> list[float]:
         """Estimated acceptance rate of every depth."""
-        return self._acceptance.rates(self._choices.profile.acceptance, self._prior_weight)
+        return self._acceptance.rates(self._candidates.profile.acceptance, self._prior_weight)
 
     def begin(self) -> None:
         self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
@@ -123,22 +124,22 @@ class Auto:
         if self._pays:
             self._gamma = self._best
         else:
-            self._gamma = self._choices.test if self._budget >= self._choices.lost_by_test else 0
+            self._gamma = self._candidates.test if self._budget >= self._candidates.lost_by_test else 0
         return self._gamma
 
     @property
     def found(self) -> float:
         """Estimated share of the rounds with a gamma above 0 in which the drafter finds something to draft."""
         weight = self._prior_weight
-        return (weight * self._choices.profile.found + self._num_found) / (weight + self._num_tried)
+        return (weight * self._candidates.profile.found + self._num_found) / (weight + self._num_tried)
 
     def _fastest(self) -> int:
         """The gamma of the largest speed by the current rates; 0 where no draft is faster by `margin`."""
         tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
-        found, missed_time = self.found, (1 - self.found) * self._choices.profile.miss_time
+        found, missed_time = self.found, (1 - self.found) * self._candidates.profile.miss_time
         speeds = {0: 1.0}
         for gamma in self.usable[1:]:
-            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * self._choices.times[gamma] + missed_time)
+            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * self._candidates.times[gamma] + missed_time)
         best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
         return best if speeds[best] >= 1 + self._margin else 0
 
@@ -149,7 +150,7 @@ class Auto:
             self._acceptance.observe(self._gamma, readout)
             self._best = None
         if not self._pays:
-            self._budget = min(self._budget + self._gain(readout), self._choices.lost_by_test)
+            self._budget = min(self._budget + self._gain(readout), self._candidates.lost_by_test)
         self._is_paused = not readout.num_nodes
 
     def _gain(self, readout: Readout) -> float:
@@ -157,19 +158,19 @@ class Auto:
         if not self._gamma:
             return self._most_loss
         if not readout.num_nodes:
-            return 1 - self._choices.profile.miss_time
+            return 1 - self._candidates.profile.miss_time
         num_active = sum(readout.active)
         return sum(readout.committed) / num_active - self._time_of_draft if num_active else 0.0
 
     @property
     def _time_of_draft(self) -> float:
         """Time of a round with the latest gamma, in rounds without a draft."""
-        return self._choices.times[self._gamma] + self._choices.profile.restart_time * self._is_paused
+        return self._candidates.times[self._gamma] + self._candidates.profile.restart_time * self._is_paused
 
 
-@dataclass(frozen=True)
-class _Choices:
-    """The candidates for gamma by a profile.
+@dataclass(frozen=True, kw_only=True)
+class _Candidates:
+    """Candidates for gamma, and times of their rounds by a profile.
 
     Attributes:
         profile: the profile.
@@ -187,13 +188,13 @@ class _Choices:
     lost_by_test: float
 
     @classmethod
-    def by(cls, profile: RoundProfile, candidates: Sequence[int], margin: float) -> Self:
-        """Choices among the candidates that the profile has times for; a draft pays if it gains at least `margin`."""
+    def from_profile(cls, profile: RoundProfile, candidates: Sequence[int], margin: float) -> Self:
+        """Candidates that the profile has times for; a draft pays if it gains at least `margin`."""
         times = {gamma: profile.times[gamma] for gamma in candidates if gamma in profile.times}
         drafts = [gamma for gamma in times if gamma and gamma + 1 >= (1 + margin) * times[gamma]]
         test = min(drafts, key=times.__getitem__, default=0)
         lost = max(0.0, times[test] + profile.restart_time - 1) if drafts else 0.0
-        return cls(profile, times, [0, *drafts], test, lost)
+        return cls(profile=profile, times=times, usable=[0, *drafts], test=test, lost_by_test=lost)
 
 
 def _read(path: str) -> RoundProfile:

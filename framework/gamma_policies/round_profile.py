@@ -97,14 +97,18 @@ class Profiled(GammaPolicy, Protocol):
     gammas: Sequence[int]
     """Every gamma that the policy may choose, ascending, 0 first."""
 
-    usable: Sequence[int]
-    """Those of the gammas that it may choose with the profile in use."""
-
-    profile: RoundProfile | None
-    """The profile in use; None: none was given yet."""
-
     awaits_profile: bool
     """Whether experiments provide the profile, rather than an option."""
+
+    @property
+    def usable(self) -> Sequence[int]:
+        """Those of the gammas that it may choose with the profile in use."""
+        ...
+
+    @property
+    def profile(self) -> RoundProfile | None:
+        """The profile in use; None: none was given yet."""
+        ...
 
     def use_profile(self, profile: RoundProfile) -> None:
         """Use a profile; called between generations, by experiments that measure or store profiles."""

@@ -16,7 +16,8 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-# Functions of the sources by operator, as compiled graphs declare them.
+# C functions of the sources by operator, as compiled graphs declare them.
+CALLS_DIRECTLY = sys.platform == "linux"  # other linkers reject symbols that another library defines
 DECLARATIONS = {
     "outrider.packed_linear.default": "AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, "
     "AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result)",
@@ -35,20 +36,21 @@ def operators(name: str) -> Any:
     """
     library = str(_library(name))
     torch.ops.load_library(library)
-    ctypes.CDLL(library, ctypes.RTLD_GLOBAL)  # for graphs that call its functions by name
+    if CALLS_DIRECTLY:
+        ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     return torch.ops.outrider
 
 
 class _Declarations(dict[str, list[str]]):
-    """Declarations by an operator's name; the compiler looks for the operator itself, which its cache cannot store."""
+    """Declarations by operator name; `in` also takes the operator itself, which the compiler's cache cannot pickle."""
 
     def __contains__(self, kernel: object) -> bool:
         return super().__contains__(str(kernel))
 
 
-def direct_calls() -> dict[str, Any]:
-    """Options with which compiled graphs call the functions of loaded operators without PyTorch's dispatcher."""
-    if sys.platform != "linux":  # elsewhere a library is linked with all that it calls
+def direct_call_options() -> dict[str, Any]:
+    """Compiler options for calls of our operators as C functions, without PyTorch's dispatcher."""
+    if not CALLS_DIRECTLY:
         return {}
     return {"aot_inductor.custom_ops_to_c_shims": _Declarations({name: [text] for name, text in DECLARATIONS.items()})}
 
@@ -67,8 +69,13 @@ def is_available(name: str) -> bool:
     return True
 
 
+def source_of(name: str) -> Path:
+    """Path of NAME.cpp."""
+    return Path(__file__).with_name(f"{name}.cpp")
+
+
 def _library(name: str) -> Path:
-    source = Path(__file__).with_name(f"{name}.cpp")
+    source = source_of(name)
     options = CppTorchOptions(vec_isa=pick_vec_isa(), extra_flags=("-ffp-contract=fast",))
     folder = Path(cache_dir()) / "outrider"
     command = _builder(source, folder, options).get_command_line()

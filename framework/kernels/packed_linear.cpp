@@ -218,7 +218,7 @@ int64_t tile() { return TILE; }
 
 }  // namespace
 
-// As `DECLARATIONS` in cpp_operators.py.
+// Keep in step with DECLARATIONS in cpp_operators.py.
 extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_packed_linear(
     AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result) {
   using namespace torch::aot_inductor;

@@ -336,14 +336,14 @@ at::Tensor small_attention(
   return output;
 }
 
-std::optional<at::Tensor> if_given(const AtenTensorHandle* handle) {
+std::optional<at::Tensor> optional_tensor(const AtenTensorHandle* handle) {
   if (handle == nullptr) return std::nullopt;
   return *torch::aot_inductor::tensor_handle_to_tensor_pointer(*handle);
 }
 
 }  // namespace
 
-// As `DECLARATIONS` in cpp_operators.py.
+// Keep in step with DECLARATIONS in cpp_operators.py.
 extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_small_attention(
     AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, const AtenTensorHandle* mask,
     const AtenTensorHandle* sinks, double scale, double softcap, AtenTensorHandle* result) {
@@ -351,7 +351,7 @@ extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_
   AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE({
     *result = new_tensor_handle(small_attention(
         *tensor_handle_to_tensor_pointer(query), *tensor_handle_to_tensor_pointer(key),
-        *tensor_handle_to_tensor_pointer(value), if_given(mask), if_given(sinks), scale, softcap));
+        *tensor_handle_to_tensor_pointer(value), optional_tensor(mask), optional_tensor(sinks), scale, softcap));
   })
 }
 

@@ -107,10 +107,10 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
     target = tiny_target(num_hidden_layers=2 if name in TWO_LAYERS else 1)  # one is half the tracing
     eager, graph = decoders(target, name)
     sizes = (3, 1, 3) if name in ("baseline", *FAST) else (3, 3)  # tracing takes most of the time
-    expected = {number: tokens_of(eager, RAGGED[:number]) for number in sizes}
+    expected = {number: tokens_of(eager, RAGGED[:number]) for number in set(sizes)}
     for number in sizes:
         assert tokens_of(graph, RAGGED[:number]) == expected[number]
-    assert len(set(sizes)) <= len(traced) <= 6, "one for each batch size, and for each backlog or an empty draft"
+    assert len(set(sizes)) <= len(traced) <= 6, "fewer than batch sizes, or more than one for each backlog"
     for each in traced:
         assert each.num_outputs == 1, "only the summary"
         assert each.mutated and each.mutated <= each.fixed

@@ -269,7 +269,7 @@ def test_output_follows_the_targets_distribution(name: str, policy: str, samplin
     ("name", "policy"), [("ngram", "heuristic"), ("small_transformer", "expected_speedup"), ("ngram", "bandit")]
 )
 def test_output_follows_the_targets_distribution_in_small_batches(name: str, policy: str) -> None:
-    """Batches of sixteen rows, where gamma depends on each row and on no drafter; false-alarm rate 1e-7 each."""
+    """Batches of sixteen rows, whose outcomes together decide gamma; false-alarm rate 1e-7 each."""
     target = tiny_target(vocabulary=3, **NARROW)
     decoder = engine(target, build_drafter(name, target), policy_of(policy), Sampling())
     fit, passes = fit_of(decoder, rows_together=16)
