@@ -1,9 +1,14 @@
 """What holds for all tests."""
 
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 import pytest
+from hydra import compose
 
+from experiments.config import override_checks
+from experiments.config.override_checks import SEARCH_PATH
 from experiments.measurement import batch_runner, round_timing, timing
 from experiments.results.cache_folder import FOLDER
 from framework.decoding import prefill
@@ -30,6 +35,21 @@ def profiles_lie_apart_from_the_users(tmp_path_factory: pytest.TempPathFactory) 
     """Profiles of rounds and converted models are read from and written to a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checked_configs_are_composed_once() -> Iterator[None]:
+    """Checks of overrides share the configs of `conf/` that they compose; Hydra takes a tenth of a second for each."""
+    shared = lru_cache(100)(lambda name, lines, with_hydra: compose(name, list(lines), return_hydra_config=with_hydra))
+
+    def composed(name: str, lines: list[str], *, return_hydra_config: bool = False) -> Any:
+        if any(line.startswith(SEARCH_PATH) for line in lines):  # their files may change
+            return compose(name, lines, return_hydra_config=return_hydra_config)
+        return shared(name, tuple(lines), return_hydra_config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(override_checks, "compose", composed)
         yield
 
 
