@@ -13,15 +13,16 @@ from framework.core.draft import Readout
 from framework.core.option_error import OptionError, UnreadableError
 from framework.core.validation import check_number
 from framework.gamma_policies.gamma_policy import LARGEST
-from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile
+from framework.gamma_policies.round_profile import AcceptanceByRow, RoundProfile
 
 
 class Auto:
     """The gamma of the largest expected number of tokens per measured round time, among a few gammas and 0.
 
     The profile holds the time of a round for every gamma, the acceptance rate of every depth, and the share of the
-    rounds in which the drafter finds something to draft. The rates are updated after every round; the profile's count
-    as a prior, and a round's weight decays. Drafting pays if the best gamma is faster than a round without a draft by
+    rounds in which the drafter finds something to draft. The rates are updated after every round, row by row; the
+    profile's count as a prior, and a round's weight decays. The expected tokens are those of the rows that still
+    decode. Drafting pays if the best gamma is faster than a round without a draft by
     `margin`; a round in which the drafter finds nothing takes time, too.
 
     While it does not, the cheapest draft that can pay tests the rates, and a budget limits what tests lose: every round
@@ -102,16 +103,20 @@ class Auto:
         return self._candidates.usable
 
     @property
-    def rates(self) -> list[float]:
-        """Estimated acceptance rate of every depth."""
+    def rates(self) -> list[list[float]]:
+        """Estimated acceptance rate of every depth, for each row that decodes."""
         return self._acceptance.rates(self._candidates.profile.acceptance, self._prior_weight)
 
     def begin(self) -> None:
-        self._acceptance = AcceptanceByDepth(self.max_gamma, forgetting=self._forgetting)
+        self._acceptance = AcceptanceByRow(self.max_gamma, forgetting=self._forgetting)
         self._num_tried = self._num_found = 0.0  # rounds in which the drafter looked for a draft, and found one
         self._budget = 0.0  # for tests, in rounds without a draft
         self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
+
+    def begin_rows(self, rows: list[int]) -> None:
+        self._acceptance.begin_rows(rows)
+        self._best = None
 
     def next_gamma(self) -> int:
         """
@@ -135,7 +140,8 @@ class Auto:
 
     def _fastest(self) -> int:
         """The gamma of the largest speed by the current rates; 0 where no draft is faster by `margin`."""
-        tokens = [1.0, *(1 + reached for reached in accumulate(accumulate(self.rates, mul)))]
+        drafted = [list(accumulate(accumulate(rates, mul))) for rates in self.rates]  # tokens by row and gamma
+        tokens = [1.0, *(1 + sum(by_row) / len(by_row) for by_row in zip(*drafted, strict=True))]
         found, missed_time = self.found, (1 - self.found) * self._candidates.profile.miss_time
         speeds = {0: 1.0}
         for gamma in self.usable[1:]:
@@ -144,10 +150,12 @@ class Auto:
         return best if speeds[best] >= 1 + self._margin else 0
 
     def observe(self, readout: Readout) -> None:
+        decoding = self._acceptance.active
+        self._acceptance.observe(self._gamma, readout)
         if self._gamma:
             self._num_tried = self._forgetting * self._num_tried + 1
             self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
-            self._acceptance.observe(self._gamma, readout)
+        if self._gamma or decoding != self._acceptance.active:
             self._best = None
         if not self._pays:
             self._budget = min(self._budget + self._gain(readout), self._candidates.lost_by_test)

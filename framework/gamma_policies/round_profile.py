@@ -135,27 +135,37 @@ class AcceptanceByDepth:
     spent. Rounds in which no row was offered a node are not counted.
     """
 
-    def __init__(self, deepest: int, *, forgetting: float = 1.0):
+    def __init__(self, deepest: int):
         """
         Args:
             deepest: number of depths.
-            forgetting: decay of a round's weight with every later one.
         """
-        self._forgetting = forgetting
         self.accepted = [0.0] * deepest
         self.tested = [0.0] * deepest
 
     def observe(self, gamma: int, readout: Readout) -> None:
         """Count one round of this gamma."""
-        if not readout.num_nodes:
-            return
-        self.accepted = [self._forgetting * count for count in self.accepted]
-        self.tested = [self._forgetting * count for count in self.tested]
-        for active, accepted, most in zip(readout.active, readout.accepted, readout.max_depth, strict=True):
-            if active:
-                for depth in range(min(accepted + 1, gamma, most)):
-                    self.accepted[depth] += depth < accepted
-                    self.tested[depth] += 1
+        if readout.num_nodes:
+            for row, active in enumerate(readout.active):
+                if active:
+                    self.count(gamma, readout, row)
+
+    def count(self, gamma: int, readout: Readout, row: int) -> None:
+        """Count one row of a round."""
+        accepted = readout.accepted[row]
+        for depth in range(min(accepted + 1, gamma, readout.max_depth[row])):
+            self.accepted[depth] += depth < accepted
+            self.tested[depth] += 1
+
+    def scale(self, factor: float) -> None:
+        """Multiply the weight of all that was counted."""
+        self.accepted = [factor * count for count in self.accepted]
+        self.tested = [factor * count for count in self.tested]
+
+    def add(self, other: Self, sign: int = 1) -> None:
+        """Add other counts; with sign -1, subtract them."""
+        self.accepted = [mine + sign * theirs for mine, theirs in zip(self.accepted, other.accepted, strict=True)]
+        self.tested = [mine + sign * theirs for mine, theirs in zip(self.tested, other.tested, strict=True)]
 
     def rates(self, prior: Sequence[float], weight: float) -> list[float]:
         """Rate of every depth; the prior weighs as much as `weight` tested rows, and its last entry serves deeper ones.
@@ -177,3 +187,55 @@ class AcceptanceByDepth:
             above = (above + accepted) / (1 + tested)
             rates.append(above)
         return rates
+
+
+class AcceptanceByRow:
+    """Acceptance by depth of every row that decodes; that of all others, also of ended ones, is its prior.
+
+    Rows that end first accept more than those that remain, so a mean over all that was seen would promise too much.
+    """
+
+    def __init__(self, deepest: int, *, forgetting: float):
+        """
+        Args:
+            deepest: number of depths.
+            forgetting: decay of a round's weight with every later one that drafts.
+        """
+        self._deepest, self._forgetting = deepest, forgetting
+        self._total = AcceptanceByDepth(deepest)  # of all rows, also of those that ended
+        self._of_row: dict[int, AcceptanceByDepth] = {}
+        self.active: list[int] = []
+
+    def observe(self, gamma: int, readout: Readout) -> None:
+        """Note which rows decode, and count what they accepted if something was drafted."""
+        self.active = [row for row, active in enumerate(readout.active) if active]
+        if not readout.num_nodes:
+            return
+        for counts in (self._total, *self._of_row.values()):
+            counts.scale(self._forgetting)
+        for row in self.active:
+            for counts in (self._total, self._of_row.setdefault(row, AcceptanceByDepth(self._deepest))):
+                counts.count(gamma, readout, row)
+
+    def begin_rows(self, rows: Sequence[int]) -> None:
+        """Forget whose the outcomes of these rows were; they remain in the prior of all."""
+        for row in rows:
+            self._of_row.pop(row, None)
+
+    def rates(self, prior: Sequence[float], weight: float) -> list[list[float]]:
+        """Rate of every depth for each row that decodes; before the first round, one list for all.
+
+        Args:
+            prior: rates by depth before any round, at least one.
+            weight: weight of `prior`, and of the other rows' rates, in tested rows, > 0.
+        """
+        if not self.active:
+            return [self._total.rates(prior, weight)]
+        found = []
+        for row in self.active:
+            own = self._of_row.get(row, AcceptanceByDepth(self._deepest))
+            others = AcceptanceByDepth(self._deepest)
+            others.add(self._total)
+            others.add(own, sign=-1)
+            found.append(own.rates(others.rates(prior, weight), weight))
+        return found

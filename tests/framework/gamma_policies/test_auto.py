@@ -77,12 +77,36 @@ def test_rates_are_learnt_by_depth_and_forgotten() -> None:
     policy = auto(acceptance=[0.9], forgetting=0.5)
     assert policy.next_gamma() == 4
     policy.observe(readout((4, 1)))
-    assert policy.rates == [(0.9 + 1) / 2, 0.9 / 2, 0.9, 0.9]
+    assert policy.rates == [[(0.9 + 1) / 2, 0.9 / 2, 0.9, 0.9]]
     assert policy.next_gamma() == 1
     policy.observe(readout((1, 1), (0, 0), (1, 1, False)))  # the second row was offered nothing, the third has ended
-    assert policy.rates == [(0.9 + 0.5 + 1) / (1 + 0.5 + 2), 0.9 / (1 + 0.5), 0.9, 0.9]
+    # Rates of the others by depth: 0.9 / 2 and 0.9 for the first row, 2.4 / 2.5 and 0.9 / 1.5 for the second.
+    first, second = policy.rates
+    assert first == pytest.approx([(0.45 + 0.5 + 1) / (1 + 0.5 + 1), 0.9 / (1 + 0.5), 0.9, 0.9])
+    assert second == pytest.approx([0.96 / 2, 0.6, 0.9, 0.9])
     policy.begin()
-    assert policy.rates == [0.9] * 4
+    assert policy.rates == [[0.9] * 4]
+
+
+def test_only_rows_that_decode_decide() -> None:
+    """The mean of both rows pays; once the row that accepts has ended, the other one stops drafting at once."""
+    policy = auto(acceptance=[0.5], candidates=[0, 1])
+    for _ in range(8):
+        assert policy.next_gamma() == 1
+        policy.observe(readout((1, 1), (1, 0)))
+    assert policy.next_gamma() == 1
+    policy.observe(readout((1, 0, False), (1, 0)))
+    assert policy.next_gamma() == 0
+
+
+def test_a_prompt_that_begins_in_a_row_has_the_rates_of_all() -> None:
+    policy = auto(acceptance=[0.5], candidates=[0, 1])
+    for _ in range(4):
+        policy.next_gamma()
+        policy.observe(readout((1, 1), (1, 0)))
+    assert policy.rates[1] == pytest.approx([(4.5 / 5) / 5])  # the other row: 4 of 4
+    policy.begin_rows([1])
+    assert policy.rates[1] == pytest.approx([4.5 / 9])
 
 
 def test_a_row_without_a_node_in_a_round_that_drafts_counts_as_rejected_unless_its_budget_ends() -> None:
