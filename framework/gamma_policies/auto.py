@@ -22,8 +22,8 @@ class Auto:
     The profile holds the time of a round for every gamma, the acceptance rate of every depth, and the share of the
     rounds in which the drafter finds something to draft. The rates are updated after every round, row by row; the
     profile's count as a prior, and a round's weight decays. The expected tokens are those of the rows that still
-    decode. Drafting pays if the best gamma is faster than a round without a draft by
-    `margin`; a round in which the drafter finds nothing takes time, too.
+    decode. Drafting pays if the best gamma is faster than a round without a draft by `margin`; a round in which the
+    drafter finds nothing takes time, too.
 
     While it does not, the cheapest draft that can pay tests the rates, and a budget limits what tests lose: every round
     without a draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By
@@ -142,10 +142,11 @@ class Auto:
         """The gamma of the largest speed by the current rates; 0 where no draft is faster by `margin`."""
         drafted = [list(accumulate(accumulate(rates, mul))) for rates in self.rates]  # tokens by row and gamma
         tokens = [1.0, *(1 + sum(by_row) / len(by_row) for by_row in zip(*drafted, strict=True))]
-        found, missed_time = self.found, (1 - self.found) * self._candidates.profile.miss_time
+        candidates, found = self._candidates, self.found
+        missed_time = (1 - found) * candidates.profile.miss_time
         speeds = {0: 1.0}
-        for gamma in self.usable[1:]:
-            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * self._candidates.times[gamma] + missed_time)
+        for gamma in candidates.usable[1:]:
+            speeds[gamma] = (found * tokens[gamma] + 1 - found) / (found * candidates.times[gamma] + missed_time)
         best = max(speeds, key=speeds.__getitem__)  # the smallest on ties
         return best if speeds[best] >= 1 + self._margin else 0
 

@@ -162,10 +162,12 @@ class AcceptanceByDepth:
         self.accepted = [factor * count for count in self.accepted]
         self.tested = [factor * count for count in self.tested]
 
-    def add(self, other: Self, sign: int = 1) -> None:
-        """Add other counts; with sign -1, subtract them."""
-        self.accepted = [mine + sign * theirs for mine, theirs in zip(self.accepted, other.accepted, strict=True)]
-        self.tested = [mine + sign * theirs for mine, theirs in zip(self.tested, other.tested, strict=True)]
+    def without(self, part: "AcceptanceByDepth") -> "AcceptanceByDepth":
+        """The counts that remain if a part of them is taken away."""
+        rest = AcceptanceByDepth(len(self.tested))
+        rest.accepted = [count - less for count, less in zip(self.accepted, part.accepted, strict=True)]
+        rest.tested = [count - less for count, less in zip(self.tested, part.tested, strict=True)]
+        return rest
 
     def rates(self, prior: Sequence[float], weight: float) -> list[float]:
         """Rate of every depth; the prior weighs as much as `weight` tested rows, and its last entry serves deeper ones.
@@ -234,8 +236,5 @@ class AcceptanceByRow:
         found = []
         for row in self.active:
             own = self._of_row.get(row, AcceptanceByDepth(self._deepest))
-            others = AcceptanceByDepth(self._deepest)
-            others.add(self._total)
-            others.add(own, sign=-1)
-            found.append(own.rates(others.rates(prior, weight), weight))
+            found.append(own.rates(self._total.without(own).rates(prior, weight), weight))
         return found

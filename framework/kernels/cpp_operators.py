@@ -16,8 +16,8 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-# C functions of the sources by operator, as compiled graphs declare them.
 CALLS_DIRECTLY = sys.platform == "linux"  # other linkers reject symbols that another library defines
+# C functions of the sources by operator, as compiled graphs declare them.
 DECLARATIONS = {
     "outrider.packed_linear.default": "AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, "
     "AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result)",
