@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol, Self, TypeGuard
 
+import numpy as np
+
 from framework.core.draft import Readout
 from framework.gamma_policies.gamma_policy import LARGEST, Costs, GammaPolicy, is_cost_aware
 
@@ -145,42 +147,13 @@ class AcceptanceByDepth:
 
     def observe(self, gamma: int, readout: Readout) -> None:
         """Count one round of this gamma."""
-        if readout.num_nodes:
-            for row, active in enumerate(readout.active):
-                if active:
-                    self.count(gamma, readout, row)
-
-    def count(self, gamma: int, readout: Readout, row: int) -> None:
-        """Count one row of a round."""
-        accepted = readout.accepted[row]
-        for depth in range(min(accepted + 1, gamma, readout.max_depth[row])):
-            self.accepted[depth] += depth < accepted
-            self.tested[depth] += 1
-
-    def scale(self, factor: float) -> None:
-        """Multiply the weight of all that was counted."""
-        self.accepted = [factor * count for count in self.accepted]
-        self.tested = [factor * count for count in self.tested]
-
-    def without(self, part: "AcceptanceByDepth") -> "AcceptanceByDepth":
-        """The counts that remain if a part of them is taken away."""
-        rest = AcceptanceByDepth(len(self.tested))
-        rest.accepted = [count - less for count, less in zip(self.accepted, part.accepted, strict=True)]
-        rest.tested = [count - less for count, less in zip(self.tested, part.tested, strict=True)]
-        return rest
-
-    def rates(self, prior: Sequence[float], weight: float) -> list[float]:
-        """Rate of every depth; the prior weighs as much as `weight` tested rows, and its last entry serves deeper ones.
-
-        Args:
-            prior: at least one rate.
-            weight: weight of the prior, > 0.
-        """
-        priors = [prior[min(depth, len(prior) - 1)] for depth in range(len(self.tested))]
-        return [
-            (weight * alpha + accepted) / (weight + tested)
-            for alpha, accepted, tested in zip(priors, self.accepted, self.tested, strict=True)
-        ]
+        if not readout.num_nodes:
+            return
+        for active, accepted, most in zip(readout.active, readout.accepted, readout.max_depth, strict=True):
+            if active:
+                for depth in range(min(accepted + 1, gamma, most)):
+                    self.accepted[depth] += depth < accepted
+                    self.tested[depth] += 1
 
     def measured(self) -> list[float]:
         """Rate of every depth, drawn towards the rate of the depth above where few rows were tested."""
@@ -203,9 +176,9 @@ class AcceptanceByRow:
             deepest: number of depths.
             forgetting: decay of a round's weight with every later one that drafts.
         """
-        self._deepest, self._forgetting = deepest, forgetting
-        self._total = AcceptanceByDepth(deepest)  # of all rows, also of those that ended
-        self._of_row: dict[int, AcceptanceByDepth] = {}
+        self._depths, self._forgetting = np.arange(deepest), forgetting
+        self._ended = np.zeros((2, deepest))  # accepted and tested in rows that have begun anew
+        self._counts = np.zeros((2, 0, deepest))  # of every row
         self.active: list[int] = []
 
     def observe(self, gamma: int, readout: Readout) -> None:
@@ -213,28 +186,31 @@ class AcceptanceByRow:
         self.active = [row for row, active in enumerate(readout.active) if active]
         if not readout.num_nodes:
             return
-        for counts in (self._total, *self._of_row.values()):
-            counts.scale(self._forgetting)
-        for row in self.active:
-            for counts in (self._total, self._of_row.setdefault(row, AcceptanceByDepth(self._deepest))):
-                counts.count(gamma, readout, row)
+        if new := len(readout.active) - self._counts.shape[1]:
+            self._counts = np.pad(self._counts, ((0, 0), (0, new), (0, 0)))
+        self._ended *= self._forgetting
+        self._counts *= self._forgetting
+        accepted = np.array(readout.accepted)[:, None]
+        most = np.minimum(np.array(readout.max_depth), gamma)[:, None]
+        tested = np.array(readout.active, dtype=bool)[:, None] & (self._depths < np.minimum(accepted + 1, most))
+        self._counts += tested & (self._depths < accepted), tested
 
     def begin_rows(self, rows: Sequence[int]) -> None:
         """Forget whose the outcomes of these rows were; they remain in the prior of all."""
-        for row in rows:
-            self._of_row.pop(row, None)
+        if self._counts.size:
+            self._ended += self._counts[:, rows].sum(1)
+            self._counts[:, rows] = 0
 
     def rates(self, prior: Sequence[float], weight: float) -> list[list[float]]:
         """Rate of every depth for each row that decodes; before the first round, one list for all.
 
         Args:
-            prior: rates by depth before any round, at least one.
+            prior: rates by depth before any round, at least one; the last entry serves deeper ones.
             weight: weight of `prior`, and of the other rows' rates, in tested rows, > 0.
         """
-        if not self.active:
-            return [self._total.rates(prior, weight)]
-        found = []
-        for row in self.active:
-            own = self._of_row.get(row, AcceptanceByDepth(self._deepest))
-            found.append(own.rates(self._total.without(own).rates(prior, weight), weight))
+        priors = np.array(prior)[np.minimum(self._depths, len(prior) - 1)]
+        own = self._counts[:, self.active] if self._counts.size else np.zeros((2, 1, len(self._depths)))
+        accepted, tested = (self._ended + self._counts.sum(1))[:, None] - own  # of the others
+        others = (weight * priors + accepted) / (weight + tested)
+        found: list[list[float]] = ((weight * others + own[0]) / (weight + own[1])).tolist()
         return found
