@@ -25,13 +25,13 @@ prove: $(INSTALLED)  ## Prove losslessness: every drafter with every rule, and i
 gpu:  ## Prove and measure everything on a GPU in ten minutes; in miniature on a CPU
 	$(PYTHON) -m experiments.gpu_acceptance
 
-test: $(INSTALLED)  ## Run the tests; some minutes
+test: $(INSTALLED)  ## Run the tests; six minutes
 	$(PYTEST)
 
 test-slow: $(INSTALLED)  ## Run the slow tests: statistics, sweeps, trainings
 	$(PYTEST) -m slow
 
-mutants: $(INSTALLED)  ## Mutation tests of the code that exactness depends on; an hour, resumes
+mutants: $(INSTALLED)  ## Mutation tests of the code that exactness depends on; two hours, resumes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 test-extras: $(INSTALLED)  ## Install torchao and accelerate, and run the tests of quantised and of sharded targets

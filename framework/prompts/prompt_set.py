@@ -1,5 +1,6 @@
 """Prompts from texts: token ids that fit the context of the target."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from framework.prompts.chat import chat_tokens, is_chat
 from framework.prompts.prompt_source import PromptSource, Text
 from framework.prompts.truncation import leading_tokens
 
+LOG = logging.getLogger(__name__)
 OVERFLOW = ("error", "truncate_left", "skip")
 
 
@@ -73,7 +75,7 @@ def make_prompts(
     Args:
         source: source of the texts, read no further than needed.
         tokenizer: the target's tokenizer.
-        count: number of prompts, or all texts if there are fewer; None: all texts.
+        count: number of prompts, or, with a message, all texts if there are fewer; None: all texts.
         max_prompt_tokens: number of tokens to which every text is cut, without a chat template around it; None: texts
             stay whole.
         max_tokens: length of the longest prompt that leaves room for generation.
@@ -130,6 +132,8 @@ def make_prompts(
             break
     if not prompts:
         raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
+    if count is not None and len(prompts) < count:
+        LOG.info("prompts.count is %d, and the source has %d that fit", count, len(prompts))
     return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)
 
 

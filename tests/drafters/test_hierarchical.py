@@ -69,6 +69,7 @@ def generate(target, drafter, sampling, policy, on_round=None):
     return decoder.generate(PROMPTS, stopping=stopping, seeds=[0, 1, 2], on_round=on_round)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [small, tree])
 def test_q_is_the_middle_models_distribution_of_every_token(inner):
     target, sampling = tiny_target(), Sampling(temperature=0.8, top_k=20)

@@ -258,6 +258,7 @@ def test_skipped_sub_layers_and_their_norms_are_not_computed(family, attentions,
 # Output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_tokens_equal_plain_decoding_whatever_the_set(kind: str) -> None:
     target, stopping, seeds = target_of_three(kind), Stopping(20, eos_ids=(0,)), list(range(8))
@@ -268,6 +269,7 @@ def test_greedy_tokens_equal_plain_decoding_whatever_the_set(kind: str) -> None:
         assert decoder.generate(RAGGED[3:4], stopping=stopping, seeds=[3]).tokens[0] == expected.tokens[3], skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_the_targets_logits_are_as_if_nobody_had_drafted(family: str) -> None:
     """Every pass over [pending, nodes] after drafting against uncached passes, in float64, over many rounds."""
@@ -315,6 +317,7 @@ def test_slots_that_the_target_does_not_rewrite_would_be_seen() -> None:
     assert not torch.allclose(unread, read, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_batch_is_kept_alive_by_the_next_one() -> None:
     """The clone reads the target's current rows and slots."""
     target = tiny_target()
@@ -335,6 +338,7 @@ CONTRACTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize(("family", "options"), CONTRACTS, ids=str)
 def test_it_keeps_the_contract(family: str, options: dict) -> None:

@@ -238,6 +238,7 @@ def test_chains_hold_the_best_token_or_one_drawn_from_each_head(folder):
     assert torch.equal(draft.tokens, (draft.probs > 0).int().argmax(-1))  # u = 0 draws the first token of positive mass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_greedy_decoding_gives_the_targets_own_tokens(folder, form):
     target, stopping = tiny_target(), Stopping(max_new_tokens=25, eos_ids=(0,))
@@ -254,6 +255,7 @@ def test_greedy_decoding_gives_the_targets_own_tokens(folder, form):
             assert engine.generate([prompt], stopping=stopping, seeds=[0]).tokens[0] == expected.tokens[row]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_buffers")
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_keeps_the_contract(tmp_path, form):

@@ -118,6 +118,7 @@ def test_ngrams_do_not_cross_documents() -> None:
     assert draft.probs[0, 0].tolist() == [0.25, 0.25, 0.25, 0.25, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_tokens_follow_their_distribution() -> None:
     num_rows = 20_000
     draft = propose(build(3, "witten_bell"), rows(*[[0, 1]] * num_rows), gamma=2)

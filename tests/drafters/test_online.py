@@ -75,6 +75,7 @@ def test_a_example_holds_the_distributions_that_its_very_tokens_came_from(kind, 
             assert torch.allclose(again, example.p_logits, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", DIVERGENCES)
 @pytest.mark.parametrize("kind", ["small", "heads"])
 def test_it_comes_closer_to_the_target_on_what_it_has_seen(kind, loss, heads):
@@ -93,6 +94,7 @@ def test_it_comes_closer_to_the_target_on_what_it_has_seen(kind, loss, heads):
     assert overlap(taught) > overlap(untaught) + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["small", "heads"])
 def test_greedy_tokens_are_plain_decodings_while_it_learns(kind, heads):
     target = tiny_target()
@@ -119,6 +121,7 @@ class Late(Online):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Online, Late])
 def test_the_output_follows_the_targets_distribution_while_it_learns_within_generations(kind):
     """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7, fixed seeds."""
@@ -146,6 +149,7 @@ def test_after_an_update_within_a_generation_it_drafts_like_one_that_begins_ther
     assert sum(tally.accepted_by_position) == sum(tally.tested_by_position) > 10
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_undone():
     target = tiny_target()
     drafter = online(target, small)

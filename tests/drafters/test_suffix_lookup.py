@@ -128,6 +128,7 @@ def test_a_prompt_is_not_helped_by_what_it_gave_before() -> None:
     assert decode([8], [12]) == []
 
 
+@pytest.mark.slow
 def test_the_contract_holds_and_greedy_tokens_stay_with_a_history() -> None:
     for history in (0, 8):
         report = check_drafter(lambda target, history=history: build(target, history=history, factor=2), samples=2000)

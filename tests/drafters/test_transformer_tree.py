@@ -45,17 +45,16 @@ def generate(target, drafter, prompts, *, sampling=GREEDY, gamma=3, verifier=Non
     return engine.generate(prompts, stopping=stopping, seeds=list(range(len(prompts))), detailed=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_buffers")
-@pytest.mark.parametrize(
-    ("branching", "children", "shape"),
-    [FORMS[0], FORMS[3], *(pytest.param(*form, marks=pytest.mark.slow) for form in FORMS[1:3])],
-)
+@pytest.mark.parametrize(("branching", "children", "shape"), FORMS)
 def test_it_keeps_the_contract(branching, children, shape):
     target = tiny_target(vocabulary=5)
     assert drafter_of(target, branching, children).shape is shape
     check_drafter(lambda target: drafter_of(target, branching, children), target=target, samples=3000).require()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("branching", "children", "shape"), FORMS)
 @pytest.mark.parametrize("gamma", [1, 3, 5])
 def test_greedy_tokens_equal_plain_decoding(branching, children, shape, gamma):
@@ -68,6 +67,7 @@ def test_greedy_tokens_equal_plain_decoding(branching, children, shape, gamma):
     assert generate(target, drafter, RAGGED[:1], gamma=gamma).tokens == expected[:1]
 
 
+@pytest.mark.slow
 def test_branching_one_drafts_what_a_chain_drafts():
     target = tiny_target(dtype=torch.float64)
     one, other = drafter_of(target, [1], "iid"), tiny_factory("small_transformer", 50)(target=target)

@@ -105,6 +105,7 @@ def test_a_name_that_is_not_there_lists_what_is(package):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_option_is_one_line(package):
     done = check(package, "drafter=recent", "drafter.window=0")
     *loading, line = done.stderr.splitlines()

@@ -33,7 +33,6 @@ FITTING = {
     "blockwise_translation": ["drafter.path=${zoo:medusa}"],
     "early_exit": ["drafter.exit_after=1,2"],
     "gamma_policies": ["sampling.temperature=1"],
-    "input_copy": ["prompts=jsonl"],
     "paper_table2": ["gamma.gamma=2"],
     "paper_table2_larger": ["gamma.gamma=2", "+paper_drafter=small", "engine.compile=false"],
     "paper_table5": ["gamma.gamma=2"],
@@ -154,6 +153,7 @@ def test_a_four_point_multirun_leaves_four_offline_runs_and_an_overview(tiny, tm
     assert seen == {(1, 0), (1, 1), (3, 0), (3, 1)}
 
 
+@pytest.mark.slow
 def test_compare_measures_every_drafter_and_reads_its_records_again(tiny, tmp_path, monkeypatch, capfd):
     out = run(compare, monkeypatch, capfd, *tiny, *fitted_to(tiny), "batch_size=2",
               "prompts.count=null", f"hydra.run.dir={tmp_path / 'first'}")  # fmt: skip
@@ -190,6 +190,7 @@ COST_NO_MODEL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -277,6 +278,7 @@ def test_a_drafter_that_fails_does_not_take_the_others_with_it(tiny, tmp_path, m
     assert "small_transformer" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_options_tell_the_points_of_a_sweep_apart(tiny, tmp_path, monkeypatch, capfd):
     run(measure, monkeypatch, capfd, "-m", *tiny, "drafter=prompt_lookup", "drafter.max_ngram=1,2", "tracker=jsonl",
         f"hydra.sweep.dir={tmp_path}")  # fmt: skip
@@ -301,6 +303,7 @@ def test_points_of_two_trainings_or_two_rules_can_be_told_apart(tiny, tmp_path, 
     assert len(set(group.labels)) == 4
 
 
+@pytest.mark.slow
 def test_another_tokenizer_is_refused(tiny, tmp_path, monkeypatch, capfd):
     other = save_tiny(tmp_path / "other", vocabulary=40)
     with pytest.raises(SystemExit):
@@ -309,6 +312,7 @@ def test_another_tokenizer_is_refused(tiny, tmp_path, monkeypatch, capfd):
     assert "tokenizer differs" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch, capfd):
     """NaN logits in the middle of a run: the error is a line, and the prompts before it and error.json remain."""
     forward, calls, last_good = CachedLM.forward, itertools.count(), 10**9
@@ -334,7 +338,7 @@ def test_a_point_that_fails_keeps_what_was_recorded(tiny, tmp_path, monkeypatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("study", [path.stem for path in STUDIES])
 def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
-    """Each named sweep, on tiny models, with the first and the last of its values: adding a yaml adds its test."""
+    """Each named sweep, on tiny models, with few of its values: adding a yaml adds its test."""
     checked_arguments("measure", ["-m", f"study={study}"])  # all values of groups
     folder = folder_of(tiny)
     monkeypatch.setattr(resolvers, "ZOO", Path(folder))
@@ -352,16 +356,26 @@ def test_every_study_runs(tiny, tmp_path, monkeypatch, capfd, study):
 
 
 def fitting(study: str) -> list[str]:
-    """FITTING, and overrides that leave the first and the last of the other values that a study sweeps."""
-    own = FITTING.get(study, [])
+    """FITTING, and overrides that leave the ends of the other values that a study sweeps.
+
+    Of numbers the last one is left, if another option still has several values.
+    """
+    own = ["prompts=jsonl", *FITTING.get(study, [])]
     params = OmegaConf.to_container(OmegaConf.load(CONF / "study" / f"{study}.yaml").hydra.sweeper.params)
-    swept = {key: str(values).split(",") for key, values in params.items()}
-    ends = [
-        f"{key}={values[0]},{values[-1]}"
-        for key, values in swept.items()
-        if len(values) > 2 and not re.search(r"[\[({'\"]", str(params[key]))
-    ]
-    return [*own, *(each for each in ends if each.split("=")[0] not in {mine.split("=")[0] for mine in own})]
+    swept = {key: str(values).split(",") for key, values in params.items() if key not in dict(map(as_pair, own))}
+    swept = {key: values for key, values in swept.items() if len(values) > 1}
+    left = {
+        key: [values[0], values[-1]] for key, values in swept.items() if not re.search(r"[\[({'\"]", ",".join(values))
+    }
+    numbers = [key for key, values in left.items() if all(re.fullmatch(r"[\d.]+", value) for value in values)]
+    for key in numbers[len(numbers) == len(swept) :]:
+        left[key] = left[key][-1:]
+    return [*own, *(f"{key}={','.join(values)}" for key, values in left.items())]
+
+
+def as_pair(override: str) -> tuple[str, str]:
+    key, _, value = override.partition("=")
+    return key, value
 
 
 def _tiny_library(init, tiny_folder):
@@ -374,6 +388,7 @@ def test_every_yaml_says_what_it_is_and_how_to_use_it():
         assert lines[0].startswith("# ") and lines[1].startswith("# python -m experiments."), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "flags", "key"),
     [

@@ -30,6 +30,7 @@ def test_eagle3_is_exported_with_the_layer_numbers_of_its_option(tmp_path, monke
     assert written["speculators_config"]["verifier"]["architectures"] == ["LlamaForCausalLM"]
 
 
+@pytest.mark.slow
 def test_the_command_says_how_to_load_the_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_tiny(tmp_path / "target")

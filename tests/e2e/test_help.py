@@ -18,6 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from experiments import measure
 from experiments.config import cli_errors
 from experiments.config.override_checks import check_overrides
+from tests.support.slow_cases import mostly_slow
 
 EXPERIMENTS = Path(cli_errors.__file__).parents[1]
 CONF = EXPERIMENTS.parent / "conf"
@@ -40,7 +41,7 @@ def test_all_commands_are_looked_at():
             "make_language_models", "make_zoo", "compare_rules", "generate"} <= set(COMMANDS)  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=["measure"]))
 def test_help_is_short_and_has_what_a_command_is_its_examples_and_its_parts(command):
     text = help_of(command)
     lines = text.splitlines()
@@ -85,12 +86,14 @@ def test_every_example_of_a_help_text_can_be_composed(command):
             compose(name, one_each)
 
 
+@pytest.mark.slow
 def test_a_choice_on_the_command_line_is_the_one_in_brackets():
     assert "[small_transformer]" in help_of("measure")
     text = help_of("measure", "drafter=medusa")
     assert "[medusa]" in text and "[small_transformer]" not in text
 
 
+@pytest.mark.slow
 def test_help_works_from_a_shell():
     done = subprocess.run(
         [sys.executable, "-m", "experiments.generate", "--help"],

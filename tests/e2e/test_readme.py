@@ -46,6 +46,7 @@ def test_the_example_drafter_is_exact_and_short():
     assert yaml.safe_load(config)["_target_"] == "drafters.echo.Echo"
 
 
+@pytest.mark.slow
 def test_its_code_is_short_and_runs_as_it_stands(capsys):
     (source,) = [block for block in blocks("python") if "class Echo" not in block]
     assert len([line for line in source.splitlines() if line]) <= 10

@@ -48,6 +48,7 @@ def test_half_a_surrogate_pair_is_one_line(place: str) -> None:
         Text(**{"name": "x:3", "category": "c", "text": "ab", **broken})
 
 
+@pytest.mark.slow
 def test_they_pass_through_records_table_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_they_pass_through_records_table_and_page(
         assert "\0" not in text and "\ud83d" not in text and "</script>a" not in text
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_changes_no_measured_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of day leaps by years at every look; what is measured lies within what the command took."""
     leaps, real = itertools.cycle([3e8, -3e8]), time.time

@@ -125,6 +125,7 @@ def test_decoders_of_peers_are_timed_and_their_tokens_compared(rows):
     assert cells[0][3] == f"{by_name['baseline', 'eager'].over['openvino']:.2f}"
 
 
+@pytest.mark.slow
 def test_what_is_written(rows, tmp_path):
     found, _ = rows
     write(found, tmp_path, {"machine": "a test"}, {})
@@ -154,6 +155,7 @@ def test_wrong_settings_are_named(override, message):
         check_before_loading(settings(override))
 
 
+@pytest.mark.slow
 def test_policies_that_ask_are_told_costs_and_hugging_face_drafts_nothing_at_gamma_0():
     target, sampling = tiny_target(), Sampling(temperature=0)
     drafters = {"prompt_lookup": tiny_factory("prompt_lookup", 50)(target=target)}

@@ -13,6 +13,7 @@ from framework.conformance.report import Finding, Report
 from tests.support.tiny_pair import tiny_pair
 
 
+@pytest.mark.slow
 def test_records_say_whether_their_drafter_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pair = [*tiny_pair(tmp_path, "def ab(x):", "abab"), "drafter=prompt_lookup"]

@@ -85,6 +85,7 @@ def test_what_fits_is_measured_and_the_rest_is_named(
     assert f"small_transformer {its['config']['drafter_model']}" == words and its["config"]["study"] == "compare"
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_must_fit(
     pair: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_what_is_asked_for_must_fit(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_gamma_is_chosen_by_a_profile_that_the_record_holds(
     pair: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def test_fewer_bits_are_fewer_bytes_and_a_row_each(tmp_path, monkeypatch, capsys
     assert "mobile: gamma" in shown and "as it is" in shown and f"{few['alpha']:.3f}" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "says"), [
     ("drafter=ngram", "which sends nothing; allowed: drafter=remote"),
     ("drafter@drafter.drafter=prompt_lookup", "drafter.drafter has no top_k, top_p and bits; allowed: "),

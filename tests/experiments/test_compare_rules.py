@@ -47,6 +47,7 @@ def test_what_a_rule_expects_is_what_decoding_gives():
     assert abs(measured - sum(expected) / 40) < 5 * error
 
 
+@pytest.mark.slow
 def test_block_is_never_behind_token_by_token_on_the_same_drafts():
     found = scored("small_transformer", ["speculative_sampling", "block"])
     for scores in found:
@@ -54,6 +55,7 @@ def test_block_is_never_behind_token_by_token_on_the_same_drafts():
     assert sum(scores.tokens["block"] - scores.tokens["speculative_sampling"] for scores in found) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_optimum_is_the_overlap_of_one_draft_and_above_every_rule_of_several():
     """Speculative sampling is optimal for one draft; 8 x 8 rows: within 5 standard errors, 0.5 / sqrt(rounds)."""
     (one,) = scored("small_transformer", ["speculative_sampling"], seeds=1)
@@ -64,6 +66,7 @@ def test_the_optimum_is_the_overlap_of_one_draft_and_above_every_rule_of_several
         assert sum(below) / len(below) > -5 * 0.5 / (8 * 8 * 8) ** 0.5
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_keeps_its_table(tmp_path, monkeypatch, capfd):
     save_tiny(tmp_path / "target", seed=1)
     save_tiny(tmp_path / "drafter", seed=2)
@@ -86,6 +89,7 @@ def test_the_command_prints_and_keeps_its_table(tmp_path, monkeypatch, capfd):
 ROW = {"drafter": "small_transformer", "options": "{}", "temperature": 1, "gamma": 2, "rules": "[block]"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -108,6 +112,7 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch, c
     assert says in stderr_of(monkeypatch, capfd, tmp_path, "target=pretrained", "target.path=/nowhere", *given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "says"),
     [

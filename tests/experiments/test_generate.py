@@ -36,6 +36,7 @@ def run(monkeypatch, capfd, *arguments: str, piped_in: str = "") -> tuple[str, s
     return captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_what_was_decoded_and_nothing_else(pair, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     expected = pair.generate(PROMPT)
@@ -46,6 +47,7 @@ def test_a_pipe_gets_what_was_decoded_and_nothing_else(pair, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []  # nothing is kept
 
 
+@pytest.mark.slow
 def test_a_prompt_comes_from_a_file_or_is_piped_in(pair, tmp_path, monkeypatch, capfd):
     expected = pair.generate(PROMPT).text + "\n"
     (tmp_path / "prompt.py").write_text(PROMPT)
@@ -53,6 +55,7 @@ def test_a_prompt_comes_from_a_file_or_is_piped_in(pair, tmp_path, monkeypatch, 
     assert run(monkeypatch, capfd, *GREEDY, piped_in=PROMPT)[0] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -108,6 +111,7 @@ def test_a_terminal_shows_prompt_and_text_in_colours_with_live_tau(pair):
         assert line in CONTROL.sub("", stays)
 
 
+@pytest.mark.slow
 def test_without_colours_what_was_replaced_is_still_underlined(pair, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     shown = live(load_pair("drafter=prompt_lookup", "max_new_tokens=24"))

@@ -31,6 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
     make_language_models.main()
 
 
+@pytest.mark.slow
 def test_any_text_makes_a_pair_that_writes_by_itself(tmp_path, monkeypatch):
     run(monkeypatch, tmp_path, "to be or not to be\n" * 40)
     models = tmp_path / "models"

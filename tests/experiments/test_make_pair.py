@@ -51,6 +51,7 @@ def test_a_killed_training_resumes_to_the_same_models(tmp_path, monkeypatch):
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
+@pytest.mark.slow
 def test_the_finished_pair_loads_and_has_provenance(tmp_path, monkeypatch):
     models = run(monkeypatch, tmp_path)
     target = load_target(path=str(models / "target"), dtype="float32", device="cpu", attention="sdpa", context=None)
@@ -62,6 +63,7 @@ def test_the_finished_pair_loads_and_has_provenance(tmp_path, monkeypatch):
     assert 0 < facts["drafter_small"]["alpha"] <= 1
 
 
+@pytest.mark.slow
 def test_a_training_begins_with_a_models_weights_and_tokenizer(tmp_path, monkeypatch):
     first = run(monkeypatch, tmp_path / "first") / "target"
     given = [f"tokenizer={first}", f"target.start={first}", "target.learning_rate=1e-12"]
@@ -70,12 +72,14 @@ def test_a_training_begins_with_a_models_weights_and_tokenizer(tmp_path, monkeyp
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
+@pytest.mark.slow
 def test_a_model_with_another_tokenizer_is_refused(tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit):
         run(monkeypatch, tmp_path, "target.start=${zoo:translation/target}")
     assert re.search(r"target\.start is \S+, which has another tokenizer; allowed: null, or", capfd.readouterr().err)
 
 
+@pytest.mark.slow
 def test_the_larger_pair_begins_with_the_embedded_one(tmp_path, monkeypatch):
     """Its target has one more layer here, and rates at which nothing moves."""
     sizes = {"d_model": 160, "num_heads": 4, "d_ff": 448, "num_decoder_layers": 5}
@@ -90,6 +94,7 @@ def test_the_larger_pair_begins_with_the_embedded_one(tmp_path, monkeypatch):
     assert json.loads((models / "provenance.json").read_text())["target"]["nats"] < 0.2
 
 
+@pytest.mark.slow
 def test_multi30k_is_read_from_a_folder(tmp_path, monkeypatch):
     for name in ("train", "test_2016_flickr"):
         for language, words in (("en", "A dog and a cat.\n"), ("de", "Ein Hund und eine Katze.\n")):

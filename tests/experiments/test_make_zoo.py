@@ -13,7 +13,6 @@ from experiments.corpora import python_corpus
 from experiments.corpora.standard_library import StandardLibrary, is_held_out
 from experiments.trainer import pretraining
 from framework.models.pretrained import load_draft_model, load_target
-from tests.support.slow_cases import mostly_slow
 
 RECIPE = {"batch": 2, "steps": 6, "learning_rate": 1e-3, "warmup": 2, "decay": 0.5}
 SIZES = {
@@ -73,7 +72,8 @@ def trained(corpus, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kill_at", mostly_slow([4, 16], fast=[16]), ids=["short texts", "longer texts"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kill_at", [4, 16], ids=["short texts", "longer texts"])
 def test_a_killed_training_resumes_to_the_same_models(trained, tmp_path, monkeypatch, kill_at):
     """Killed after the checkpoint of step 2, in the middle of the first drafter."""
     again = small(tmp_path)
@@ -108,6 +108,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(trained, tmp_path, key, value
         make_zoo.train_zoo(other)
 
 
+@pytest.mark.slow
 def test_without_longer_texts_the_models_are_those_of_short_ones(trained, tmp_path):
     only_short = small(tmp_path)
     only_short.longer = None
@@ -138,6 +139,7 @@ def test_the_finished_folder_loads_and_has_provenance(trained):
     assert load(zoo / "target")["model.norm.weight"].dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_nothing_held_out_is_trained_on():
     """No file of the corpus repeats held-out text; the shipped models' record counts what was dropped for it."""
     held_out = {text.name for text in StandardLibrary(split="held_out", folder=None).texts()}
@@ -147,6 +149,7 @@ def test_nothing_held_out_is_trained_on():
     assert json.loads((ZOO / "provenance.json").read_text())["corpus"]["copies_of_held_out_text_dropped"] > 0
 
 
+@pytest.mark.slow
 def test_the_corpus_drops_copies_of_held_out_files(monkeypatch):
     copy = next(iter(StandardLibrary(split="held_out", folder=None).texts())).text
     original = StandardLibrary.texts

@@ -81,11 +81,13 @@ def outcome(architecture: Architecture, served_one: Architecture, change=lambda 
     return result
 
 
+@pytest.mark.slow
 def test_without_a_fault_nothing_is_seen():
     llama = named("llama")
     assert outcome(llama, llama).outcome == "served"
 
 
+@pytest.mark.slow
 def test_a_dropped_window_is_seen():
     without = named("mistral, no window")
     result = outcome(named("mistral, window 12"), without)
@@ -100,6 +102,7 @@ def test_a_window_of_one_token_less_is_seen():
     assert outcome(nearly, without, trials=long).outcome == "served wrong"
 
 
+@pytest.mark.slow
 def test_dropped_sinks_are_seen():
     def drop(model):
         for name, parameter in model.named_parameters():
@@ -110,6 +113,7 @@ def test_dropped_sinks_are_seen():
     assert outcome(sinks, sinks, drop).outcome == "served wrong"
 
 
+@pytest.mark.slow
 def test_dropped_soft_capping_is_seen():
     wide = replace(named("gemma2"), settings={"query_pre_attn_scalar": 8, "sliding_window": 80,
                                               "attn_logit_softcapping": 2.0})  # fmt: skip
@@ -117,6 +121,7 @@ def test_dropped_soft_capping_is_seen():
     assert outcome(wide, without).outcome == "served wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", ["plain", "chain", "tree"])
 def test_a_mask_that_hides_a_token_is_seen(trial, monkeypatch):
     llama, result = named("llama"), Result(named("llama"))
@@ -132,6 +137,7 @@ def hiding_the_second_token(mask):
     return lambda *given: mask(*given).index_fill(2, torch.tensor([1]), False)
 
 
+@pytest.mark.slow
 def test_nodes_of_a_tree_that_see_each_other_are_seen(monkeypatch):
     llama, result = named("llama"), Result(named("llama"))
     target = served(llama, result)

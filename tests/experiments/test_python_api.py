@@ -32,6 +32,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python_api.md").
 DECODING = [snippet for snippet in SNIPPETS if not re.search("measure|compare_drafters|custom_generate", snippet)]
 
 
+@pytest.mark.slow
 def test_what_the_document_decodes_runs_as_it_stands(capsys):
     namespace: dict = {}
     assert len([line for line in SNIPPETS[0].splitlines() if line]) <= 5 and len(DECODING) >= 7
@@ -80,6 +81,7 @@ def kinds(output: nbformat.NotebookNode) -> list[str]:
     return sorted(output.get("data", [output.get("name")]))
 
 
+@pytest.mark.slow
 def test_greedy_text_and_passes_are_those_of_plain_decoding(pair):
     prompt = "import os\nimport sys\nimport "
     completion = pair.generate(prompt)
@@ -93,6 +95,7 @@ def test_greedy_text_and_passes_are_those_of_plain_decoding(pair):
     assert completion.target_passes < len(completion.tokens) - 1
 
 
+@pytest.mark.slow
 def test_producers_agree_with_the_counts():
     pair = load_pair("drafter=prompt_lookup", "gamma.gamma=3")
     completion = pair.generate("def f(x):\n    return x\n\ndef g(x):\n    return x\n", max_new_tokens=60)
@@ -114,12 +117,14 @@ def test_a_stream_grows_into_what_generate_returns(pair):
     assert completion.tokens == pair.generate("import os\nimport sys\n").tokens
 
 
+@pytest.mark.slow
 def test_what_is_behind_a_stop_string_is_never_shown():
     pair = load_pair(*GREEDY, "stop_strings=['\n']")
     *earlier, completion = [each.text for each in pair.stream("import os\nimport sys\nimport ")]
     assert completion.count("\n") == 1 and all("\n" not in text for text in earlier)
 
 
+@pytest.mark.slow
 def test_it_goes_on_beside_whoever_else_uses_hydra():
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.2"):
         theirs = GlobalHydra.instance().hydra
@@ -178,6 +183,7 @@ def test_what_cannot_be_decoded_is_a_value_error(pair, prompt, options, says):
 COUNTED = ("tau", "alpha/empirical", "alpha/position/1", "alpha/position/2", "alpha/check")
 
 
+@pytest.mark.slow
 def test_a_batch_holds_the_completions_of_its_prompts_alone():
     pair = load_pair("drafter=prompt_lookup", "gamma=3", "stop_strings=['):']", "sampling.temperature=0.6")
     prompts = ["import os\nimport sys\nimport ", "def f(x", "def f(x):\n    return x\n\ndef g(x):\n    return x\n"]
@@ -201,6 +207,7 @@ def loaded() -> dict:
     return {"target": target, "tokenizer": tiny_tokenizer(), "draft_model": tiny_model("llama", seed=2)}
 
 
+@pytest.mark.slow
 def test_loaded_models_decode_as_those_of_a_folder(loaded, tmp_path):
     save_tiny(tmp_path / "target", seed=1)
     save_tiny(tmp_path / "drafter", seed=2)
@@ -213,6 +220,7 @@ def test_loaded_models_decode_as_those_of_a_folder(loaded, tmp_path):
     assert pair.target.model.model is loaded["target"]  # no copy
 
 
+@pytest.mark.slow
 def test_a_measured_pair_of_loaded_models_names_them(loaded):
     (record,) = load_pair(*LIKE_LOADED, "hugging_face=false", **loaded).measure(["abc", "a ${b}"], repeats=1).records
     assert record.config["target"]["path"] == "LlamaForCausalLM" and record.config["target"]["dtype"] == "float32"
@@ -238,6 +246,7 @@ def test_a_measurement_is_that_of_the_command(tmp_path, monkeypatch):
     assert set(python.metrics) == set(command.metrics)
 
 
+@pytest.mark.slow
 def test_drafters_are_compared_in_one_run(loaded, tmp_path):
     compared = compare_drafters(
         {"lookup": "drafter=prompt_lookup", "long lookup": ["drafter=prompt_lookup", "gamma=6"]},

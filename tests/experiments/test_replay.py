@@ -38,6 +38,7 @@ def test_the_answers_come_out_in_the_passes_that_their_text_allows() -> None:
     assert generation.tally.accepted.sum(0).tolist() == [1, 2, 0, 0, 0] and generation.tally.committed == 5
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_row_per_drafter_and_rate(tmp_path: Path, monkeypatch, capsys) -> None:
     save_tiny(tmp_path / "target", seed=1)
     (tmp_path / "argparse.py").write_text("".join(f"abcdef_{i} = fedcba\n" for i in range(200)))

@@ -34,6 +34,7 @@ def study_in(folder: Path) -> optuna.Study:
     return optuna.load_study(study_name=search.STUDY, storage=f"sqlite:///{folder / DATABASE}")
 
 
+@pytest.mark.slow
 def test_trials_are_measured_points_and_go_on_after_a_kill(tiny, tmp_path, monkeypatch, capfd):
     run(monkeypatch, *tiny, f"folder={tmp_path}", "trials=2", f"hydra.run.dir={tmp_path}")
     killed = study_in(tmp_path).ask({"drafter": optuna.distributions.CategoricalDistribution(

@@ -88,6 +88,7 @@ def test_counted_operations_add_up_for_every_set() -> None:
     assert costs.c(LayerSet(layers, (), ())) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_timed_costs_are_numbers_that_can_be_remembered() -> None:
     costs = measure_costs(tiny_target(), PROMPTS, Sampling(), max_gamma=2, by="time")
     assert len(costs.target_times) == 3 and min(costs.rest, costs.attention, costs.mlp) >= 0
@@ -164,6 +165,7 @@ def test_skipping_nothing_overlaps_wholly() -> None:
     assert evaluation.alpha == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_real_loop_is_timed_and_counted() -> None:
     target = tiny_target(num_hidden_layers=3)
     policy, greedy = Fixed(gamma=2), Sampling(temperature=0)
@@ -196,6 +198,7 @@ def search_in(folder: Path, num_layers: int = 3, **settings) -> Search:
     return Search(folder, num_layers, **({"direction": "maximize", "made_of": {"a": 1}, "seed": 0} | settings))
 
 
+@pytest.mark.slow
 def test_it_finds_the_optimum_of_a_known_function(tmp_path: Path) -> None:
     """8 bits, 255 sets: 25 trials, 11 of them uniform skipping, which does not contain it."""
     objective, search = Known(4), search_in(tmp_path, 4)
@@ -206,12 +209,14 @@ def test_it_finds_the_optimum_of_a_known_function(tmp_path: Path) -> None:
     assert evaluation_of(search.best) == value
 
 
+@pytest.mark.slow
 def test_uniform_skipping_comes_first(tmp_path: Path) -> None:
     objective, search = Known(4), search_in(tmp_path, 4)
     layer_search.run_search(search, objective, Budget(trials=11, minutes=None))
     assert objective.evaluated == uniform_sets(4) and len(uniform_sets(4)) == 3 + 4 + 4
 
 
+@pytest.mark.slow
 def test_no_set_is_judged_twice_and_the_last_one_ends_the_search(tmp_path: Path) -> None:
     """Two layers have 15 sets that leave something; a Gaussian process alone would ask for the best again and again."""
     objective, search = Known(2), search_in(tmp_path, 2)
@@ -222,6 +227,7 @@ def test_no_set_is_judged_twice_and_the_last_one_ends_the_search(tmp_path: Path)
     assert search.is_exhausted
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     first, second = Known(3), Known(3)
     layer_search.run_search(search_in(tmp_path), first, Budget(trials=10, minutes=None))
@@ -334,6 +340,7 @@ def test_the_alpha_that_pays() -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_searches_compares_and_writes_what_the_drafter_loads(
     cfg: DictConfig, tmp_path: Path, capsys
 ) -> None:
@@ -391,6 +398,7 @@ def test_a_search_comes_near_the_best_of_all_sets(
     assert search.best.value >= max(objective.evaluate(each).value for each in uniform_sets(num_layers))
 
 
+@pytest.mark.slow
 def test_measured_time_can_be_the_objective(cfg: DictConfig) -> None:
     cfg.objective, cfg.trials, cfg.repeats, cfg.rounds = "measured", 3, 1, 1
     entries = OmegaConf.load(search_layers.search_layers(cfg))

@@ -30,7 +30,6 @@ from framework.heads.medusa_heads import OUTPUTS, load_heads
 from framework.models.pretrained import load_target
 from framework.prompts.prompt_source import Text
 from framework.training.medusa_training import MedusaTraining
-from tests.support.slow_cases import mostly_slow
 from tests.support.tiny_training import tiny_training
 
 RECIPE = Recipe(steps=6, batch=2, window=16, learning_rate=1e-2, warmup=2, decay=0.5, optimizer="adamw",
@@ -78,10 +77,8 @@ def target_of(tiny: list[str]):
     return load_target(path=target_path(tiny), dtype="float32", device="cpu", attention="sdpa", context=None)
 
 
-@pytest.mark.parametrize(
-    ("data", "prompt_tokens"),
-    mostly_slow([("texts", 8), ("samples", 8), ("samples", "null")], fast=[("samples", 8)]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("data", "prompt_tokens"), [("texts", 8), ("samples", 8), ("samples", "null")])
 def test_a_killed_training_resumes_to_the_same_heads(tiny, tmp_path, monkeypatch, capfd, data, prompt_tokens):
     command = [*tiny, f"data={data}", "samples.count=40", "samples.batch=16", "samples.new_tokens=30",
                f"samples.prompt_tokens={prompt_tokens}",
@@ -114,6 +111,7 @@ def test_a_killed_training_resumes_to_the_same_heads(tiny, tmp_path, monkeypatch
     assert whole == again
 
 
+@pytest.mark.slow
 def test_more_steps_are_added_and_another_recipe_is_refused(tiny, config, tmp_path):
     def begun(*changes: str) -> dict[str, Any] | None:
         cfg = OmegaConf.merge(config, OmegaConf.from_dotlist([*changes, f"folder={tmp_path}"]))
@@ -144,6 +142,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path, content):
         Trainer(training, RECIPE, file=file, made_of={})
 
 
+@pytest.mark.slow
 def test_the_folder_says_what_it_is_and_where_it_comes_from(tiny, tmp_path, monkeypatch, capfd):
     run(monkeypatch, capfd, *tiny, f"folder={tmp_path}")
     target = target_of(tiny)
@@ -241,6 +240,7 @@ def test_a_trained_drafter_without_its_checkpoint_is_not_overwritten(tiny, tmp_p
     assert heads.read_bytes() == b"heads"
 
 
+@pytest.mark.slow
 def test_a_training_lies_where_hydra_is_told_to_put_it(tiny, tmp_path, monkeypatch, capfd):
     out = run(
         monkeypatch, capfd, *tiny, f"folder={tmp_path / 'samples'}", f"hydra.run.dir={tmp_path / 'run'}", draws=True
@@ -251,6 +251,7 @@ def test_a_training_lies_where_hydra_is_told_to_put_it(tiny, tmp_path, monkeypat
     }
 
 
+@pytest.mark.slow
 def test_the_distillation_study_leaves_comparable_trainings(tiny, tmp_path, monkeypatch, capfd):
     small = [entry for entry in tiny if "window" not in entry]
     monkeypatch.setattr(sys, "argv", [

@@ -29,7 +29,6 @@ from framework.models.pretrained import load_draft_model, load_target
 from framework.models.target import Target
 from framework.prompts.prompt_set import make_prompts
 from framework.prompts.prompt_source import Text
-from tests.support.slow_cases import mostly_slow
 
 CONF = Path(__file__).parents[2] / "conf"
 # All but drafters that are read from checkpoints alone, none of which is embedded.
@@ -95,7 +94,8 @@ def decoded_with(
     return got
 
 
-@pytest.mark.parametrize("one_in", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("one_in", [3, 1])
 def test_the_baseline_equals_hugging_face_on_held_out_prompts(one_in):
     decoder = HuggingFaceGenerate(target=target(), sampling=GREEDY)
     got = [decoder.generate([prompt], stopping=stopping(), seeds=[0]).tokens[0] for prompt in prompts()[::one_in]]
@@ -110,7 +110,8 @@ FEW = [(name, 3, 8) for name in KINDS]
 ALL = [*((name, 3, 8) for name in DRAFTERS if name not in KINDS), *((name, 6, 1) for name in KINDS)]
 
 
-@pytest.mark.parametrize("name, one_in, batch_size", mostly_slow([*FEW, *ALL], fast=FEW))
+@pytest.mark.slow
+@pytest.mark.parametrize("name, one_in, batch_size", [*FEW, *ALL])
 def test_every_drafter_equals_the_baseline_on_held_out_prompts(name, one_in, batch_size):
     got = decoded_with(target(), _drafter(name), prompts()[::one_in], stopping(), batch_size)
     assert_equals_baseline(got, one_in)
@@ -189,6 +190,7 @@ def translations() -> list[list[int]]:
     return plain.generate(sources(), stopping=ending(), seeds=[0] * SENTENCES).tokens
 
 
+@pytest.mark.slow
 def test_the_translation_target_writes_german():
     claimed = json.loads((TRANSLATION / "provenance.json").read_text())
     assert claimed["target"]["quality/bleu"] >= 90
@@ -199,6 +201,7 @@ def test_the_translation_target_writes_german():
         assert [each[measure] for each in sizes] == sorted(each[measure] for each in sizes)
 
 
+@pytest.mark.slow
 def test_the_translation_target_writes_what_hugging_face_has_it_write():
     theirs = HuggingFaceGenerate(target=translator(), sampling=GREEDY)
     some = range(0, SENTENCES, 4)
@@ -207,14 +210,10 @@ def test_the_translation_target_writes_what_hugging_face_has_it_write():
     assert within_float32(found, sum(map(len, got))), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size, batch_size",
-    [
-        ("small", 8),
-        ("base", 1),
-        ("large", 8),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("small", 1), ("base", 8), ("large", 1)]),
-    ],
+    [("small", 8), ("base", 1), ("large", 8), ("small", 1), ("base", 8), ("large", 1)],
 )
 def test_translations_with_each_drafter_are_the_targets_own(size, batch_size):
     path = str(TRANSLATION / f"drafter_{size}")
@@ -228,6 +227,7 @@ def test_translations_with_each_drafter_are_the_targets_own(size, batch_size):
 CORRECTOR = ZOO / "typo_corrector"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, batch_size", [("target", 8), ("shallow", 1)])
 def test_typos_are_corrected_with_and_without_copies_of_the_source(name, batch_size):
     path = str(CORRECTOR / name)

@@ -79,6 +79,7 @@ class CoveringTests:
             f"[run]\ndata_file = {data}\ninclude =\n" + "".join(f"    {path}\n" for path in self._modules)
         )
         options = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report=", "-q"]
+        options += ["-m", ""]  # slow tests, too
         options += ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
         digests = {path: self._digest(path) for path in test_files}  # taken before the run, in case of edits during it
         times = _Times()

@@ -194,6 +194,7 @@ def test_edits_elsewhere_leave_a_function_its_sample() -> None:
     assert sample("import math\n\n" + function) == sample(function)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["framework/**/sampling.py", "framework/**/tree.py"])
 def test_a_fault_edits_one_line_of_what_it_says(pattern: str) -> None:
     (path,) = REPOSITORY.glob(pattern)

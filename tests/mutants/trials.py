@@ -163,7 +163,7 @@ def run_tests(tests: Sequence[RecordedTest], *, note: Path, folder: Path) -> int
         exit status of pytest.
     """
     on_round = _Watch({test.name: test.seconds for test in tests}, note)
-    options = ["-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "--no-cov"]
+    options = ["-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "--no-cov", "-m", ""]
     remaining = list(tests)
     for number in (*LARGEST_BATCHES, len(tests)):
         batch, remaining = remaining[:number], remaining[number:]

@@ -92,6 +92,7 @@ def test_a_drafter_keeps_up_with_the_rounds_of_others():
     assert True in kept[3]
 
 
+@pytest.mark.slow
 def test_the_output_has_the_targets_distribution():
     target = tiny_target(vocabulary=5, **NARROW)
     own = bandit(target, {"small": small(other_model), "lookup": lookup, "ngram": ngram})

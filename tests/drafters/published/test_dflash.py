@@ -129,13 +129,9 @@ def test_greedy_tokens_are_those_of_plain_decoding(tmp_path, layout, form):
     assert drafter.num_nodes(9) == (4 if layout == "dspark" else 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "form"),
-    [
-        ("original", "sampled_chain"),
-        pytest.param("dspark", "sampled_chain", marks=pytest.mark.slow),
-        pytest.param("dspark", "greedy_chain", marks=pytest.mark.slow),
-    ],
+    ("layout", "form"), [("original", "sampled_chain"), ("dspark", "sampled_chain"), ("dspark", "greedy_chain")]
 )
 def test_it_keeps_the_contract(tmp_path, layout, form):
     save_published(tmp_path, layout)

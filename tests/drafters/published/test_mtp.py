@@ -70,9 +70,8 @@ def test_greedy_tokens_are_those_of_plain_decoding(tmp_path, name):
     assert engine.generate(PROMPTS, **asked).tokens == plain.generate(PROMPTS, **asked).tokens
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "mimo" else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_it_keeps_the_contract(tmp_path, name):
     save_published_mtp(tmp_path, target_of(name).model.model, LAYOUTS[name])
 

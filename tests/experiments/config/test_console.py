@@ -40,11 +40,13 @@ def printed(program: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_help_and_mistakes_import_nothing_heavy() -> None:
     lines = printed(LIGHT.format(cases=CASES, heavy=HEAVY)).splitlines()
     assert lines[-1] == "[]" and lines[0] == "outrider COMMAND [OPTION=VALUE ...]"
 
 
+@pytest.mark.slow
 def test_measurements_import_what_draws_searches_and_publishes_only_where_it_is_used() -> None:
     names = "measure, experiments.compare, experiments.benchmark, experiments.train, experiments.generate"
     assert printed(WITHOUT.format(names, LATER)) == "[]\n"

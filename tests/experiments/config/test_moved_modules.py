@@ -85,6 +85,7 @@ def test_a_checkpoint_of_before_the_move_is_taken_up(tmp_path: Path) -> None:
         Trainer(Line(), recipe, file=tmp_path / "x.pt", made_of=now | {"trainable": {"heads": 3}})
 
 
+@pytest.mark.slow
 def test_a_search_of_before_the_move_goes_on(tmp_path: Path) -> None:
     before, now = ({"prompts": [{"_target_": path}]} for path in (OLD, NEW))
     assert with_current_targets(before) == now

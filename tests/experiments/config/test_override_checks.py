@@ -281,6 +281,7 @@ def test_shorthands_are_written_out_and_others_stay(config: str, arguments: list
     assert checked_arguments(config, arguments) == written_out
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_users_own_has_further_choices(tmp_path: Path) -> None:
     (tmp_path / "drafter").mkdir()
     (tmp_path / "drafter" / "mine.yaml").write_text("_target_: drafters.ngram.NGram\norder: 3\n")

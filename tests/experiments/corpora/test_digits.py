@@ -45,6 +45,7 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch):
         Digits(split="train", rows=8)
 
 
+@pytest.mark.slow
 def test_models_are_made_and_a_picture_is_drawn(tmp_path, monkeypatch, capsys):
     models = tmp_path / "models"
     sizes = ["n_embd=8", "n_inner=8", "n_layer=1", "n_head=1"]

@@ -67,6 +67,7 @@ def test_long_functions_are_left_out(tmp_path):
     assert len(of_both(library(tmp_path), longest=5)) == 1
 
 
+@pytest.mark.slow
 def test_the_library_at_hand_has_many():
     texts = list(itertools.islice(Docstrings(split="held_out", longest=30).texts(), 60))
     assert len(texts) == 60

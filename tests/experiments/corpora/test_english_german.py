@@ -565,11 +565,13 @@ def test_the_german_is_a_function_of_the_english(samples: list[SentencePair]) ->
     assert len(translations) > NUM_SAMPLES * 0.8
 
 
+@pytest.mark.slow
 def test_the_same_numbers_draw_the_same_sentences(samples: list[SentencePair]) -> None:
     grammar, random = Grammar(), Random(0)
     assert [grammar.pair(random) for _ in range(1000)] == samples[:1000]
 
 
+@pytest.mark.slow
 def test_sentences_are_whole(samples: list[SentencePair]) -> None:
     for english, german, pattern in samples:
         for text in (english, german):
@@ -581,6 +583,7 @@ def test_sentences_are_whole(samples: list[SentencePair]) -> None:
         assert 2 <= len(english.split()) <= 30, english
 
 
+@pytest.mark.slow
 def test_every_pattern_and_every_word_is_drawn(samples: list[SentencePair]) -> None:
     assert set(Grammar().patterns) == {pattern for _, _, pattern in samples}
     english = " ".join(english.lower().replace(",", "").rstrip(".?") for english, _, _ in samples)

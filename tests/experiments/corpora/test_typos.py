@@ -12,6 +12,7 @@ def texts(**options):
     )
 
 
+@pytest.mark.slow
 def test_references_are_sentences_of_the_split_without_typos():
     pairs = texts()
     assert len({pair.name for pair in pairs}) == 20 and pairs == texts()

@@ -128,12 +128,8 @@ def run(capsys):
     return printed.out + printed.err, code
 
 
-FAST = (other_layers_and_norm, no_d2t)
-
-
-@pytest.mark.parametrize(
-    "mistake", [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in MISTAKES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_named_with_its_remedy(trained, tmp_path, monkeypatch, capsys, mistake):
     monkeypatch.chdir(tmp_path)
     layer = plant(mistake, trained / "layer", tmp_path / "layer")
@@ -179,28 +175,15 @@ def part_of_the_vocabulary(config, tensors):
     tensors["d2t"], config["draft_vocab_size"] = kept, len(kept)
 
 
-def lower_layers(config, tensors):
-    config["eagle_aux_hidden_state_layer_ids"] = [layer - 1 for layer in config["eagle_aux_hidden_state_layer_ids"]]
-
-
-# With the number of prompts that decides. Neighbouring layers say nearly the same, so their numbers need all held-out
-# files; greedy texts of fixed prompts are the same in every run.
-EMBEDDED = {
-    part_of_the_vocabulary: (24, "trained for: d2t as token ids, not offsets."),
-    lower_layers: (64, "trained for: layers one higher: 3, 7, 11, as layer_numbers=outputs."),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", EMBEDDED)
-def test_mistakes_in_the_embedded_layer_are_named(tmp_path, monkeypatch, capsys, mistake):
+def test_a_mistake_in_the_embedded_layer_is_named(tmp_path, monkeypatch, capsys):
+    """Greedy texts of fixed prompts are the same in every run."""
     monkeypatch.chdir(tmp_path)
-    layer = plant(mistake, ZOO / "eagle3", tmp_path / "layer")
-    count, named = EMBEDDED[mistake]
-    size = [f"prompts.count={count}", "max_new_tokens=24", "batch_size=24"]
+    layer = plant(part_of_the_vocabulary, ZOO / "eagle3", tmp_path / "layer")
+    size = ["prompts.count=24", "max_new_tokens=24", "batch_size=24"]
     monkeypatch.setattr(sys, "argv", ["doctor", "device=cpu", f"drafter.path={layer}", *size])
     text, code = run(capsys)
-    assert code == 1 and named in text, text
+    assert code == 1 and "trained for: d2t as token ids, not offsets." in text, text
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def ours(model: PreTrainedModel, inputs: dict[str, Any], **arguments: Any) -> An
 ONE, EIGHT = batch(5), batch(1, 9, 4, 2, 7, 9, 3, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafts_by", ["a name", "a tree of a model", "a drafter"])
 def test_greedy_tokens_are_those_of_generate(model, small, drafts_by):
     drafter, overrides = {
@@ -104,6 +105,7 @@ def batch_of(inputs: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tenso
     return {"input_ids": inputs["input_ids"][row][inputs["attention_mask"][row] == 1].unsqueeze(0)}
 
 
+@pytest.mark.slow
 def test_sampled_tokens_are_those_of_our_api_at_the_same_seed():
     model = tiny_model(seed=1, dtype=torch.float64)  # its own, since load_pair leaves it with another attention
     settings = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.02}
@@ -181,6 +183,7 @@ def test_rows_end_by_the_criteria_where_generate_ends_them(model, inputs, eos, c
     assert torch.equal(ours(model, inputs, **options), model.generate(**inputs, **options))
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_model_reads_the_sources():
     model = tiny_model("t5", seed=3, dtype=torch.float64)
     inputs = {name: values.flip(1) for name, values in EIGHT.items()}
@@ -237,12 +240,14 @@ def test_what_is_not_served_is_refused_in_one_line(model, arguments, says):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_model_with_recurrent_layers_takes_no_trees(small):
     model = tiny_model("lfm2", seed=1, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"drafts trees, and .* has recurrent layers"):
         ours(model, ONE, drafter=small, overrides=["drafter=transformer_tree"], **GREEDY)
 
 
+@pytest.mark.slow
 def test_a_second_call_builds_nothing_and_the_model_is_left_as_it_was(monkeypatch):
     model = tiny_model(seed=4)
     model.set_attn_implementation("eager")
@@ -275,6 +280,7 @@ def test_the_folder_takes_the_arguments_that_a_function_does_not_get(model, monk
             run(**options, **{name: value})
 
 
+@pytest.mark.slow
 def test_a_model_with_the_folder_beside_it_decodes_by_it(monkeypatch, tmp_path):
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
@@ -286,6 +292,7 @@ def test_a_model_with_the_folder_beside_it_decodes_by_it(monkeypatch, tmp_path):
     assert vars(model)["_outrider"]._engine.drafter is not None
 
 
+@pytest.mark.slow
 def test_the_example_of_the_document_runs_as_it_stands(capsys):
     page = (Path(__file__).parents[3] / "docs" / "python_api.md").read_text(encoding="utf-8")
     snippet, *_ = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "custom_generate=" in text]

@@ -82,6 +82,7 @@ def test_passes_are_timed_over_the_tokens_that_were_decoded() -> None:
     assert read == {(*prompt, *text[:8]), *(tuple(text[8 : 9 + depth]) for depth in range(5))}
 
 
+@pytest.mark.slow
 def test_a_record_says_how_many_experts_rounds_touch(tmp_path: Path) -> None:
     target = tiny_target("qwen3_moe", **MIXTURES["qwen3_moe"])
     engine, prompts = engine_of(target, 3), [[5, 6, 7], [9, 3, 9, 3]]

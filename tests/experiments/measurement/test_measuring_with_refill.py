@@ -51,6 +51,7 @@ def measured(target: Target, folder: Path, *, refill: bool) -> Record:
     return record
 
 
+@pytest.mark.slow
 def test_prompts_have_the_counts_and_tokens_of_batches_that_wait(target: Target, tmp_path: Path) -> None:
     waiting, refilled = (measured(target, tmp_path / str(refill), refill=refill) for refill in (False, True))
     same = ("name", "seed", "new_tokens", "text", "finish_reason", "accepted", "tested", "rounds", "tokens")

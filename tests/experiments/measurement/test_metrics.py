@@ -292,6 +292,7 @@ def measured(
     return measure(candidates, candidates[0].engine.target, Sampling(temperature=0), plan, ResourceCache())
 
 
+@pytest.mark.slow
 def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_path: Path) -> None:
     policies = {"one": Notes(), "other": Notes()}
     engines = {name: build_engine(policy, "prompt_lookup") for name, policy in policies.items()}
@@ -305,6 +306,7 @@ def test_measured_costs_reach_the_policy_before_anything_is_decoded_with_it(tmp_
     assert policies["one"].costs is not policies["other"].costs
 
 
+@pytest.mark.slow
 def test_alpha_at_every_position_is_that_of_the_rule_that_accepts_nothing(tmp_path: Path) -> None:
     engines = {
         "own": build_engine(Fixed(gamma=3), "prompt_lookup"),

@@ -12,6 +12,7 @@ from framework.metrics.hierarchy import best_hierarchy
 from tests.support.tiny_pair import tiny_pair
 
 
+@pytest.mark.slow
 def test_rates_costs_and_plans(tmp_path, monkeypatch, capsys):
     save_tiny(tmp_path / "middle", seed=1)  # the target's own weights: accepted always
     arguments = [

@@ -112,6 +112,7 @@ def plan_of(number: int) -> Plan:
     )
 
 
+@pytest.mark.slow
 def test_what_fails_on_one_rank_ends_the_point_on_all(tmp_path):
     """A drafter breaks at the second rank's second batch; another one's record is as it would be."""
     sampling = Sampling(temperature=1.0)
@@ -167,7 +168,8 @@ def test_submitit_starts_the_ranks_of_a_point(tiny, tmp_path):
     assert [record["ranks"] for record in records] == [2, 2]
 
 
-@pytest.mark.parametrize("signal", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 def test_nobody_waits_for_a_dead_rank(tmp_path, signal):
     timeout = 30  # seconds, which ranks have to be there, too
     # Where they meet is kept here, as torchrun keeps it: who asked for a free port first may find it taken.

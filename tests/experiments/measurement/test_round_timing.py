@@ -125,6 +125,7 @@ def changed(what: str) -> tuple[Engine, Batch, object]:
     }[what]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     ["target", "drafter", "options", "batch size", "temperature", "candidates", "threads", "version", "source",

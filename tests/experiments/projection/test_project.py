@@ -23,6 +23,7 @@ def rows(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_projection_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
     run(monkeypatch, tmp_path, *SMALL, "batch_sizes=[1,100000]", "contexts=[512]", "gammas=[0,4]", "alpha=0.9")
     found = rows(tmp_path / "projection.csv")
@@ -39,6 +40,7 @@ def test_a_projection_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys
         assert "no room" in text and "Projected, not measured" in " ".join(text.split()) and "unverified" in text
 
 
+@pytest.mark.slow
 def test_records_take_the_place_of_alpha(tmp_path, monkeypatch, capsys):
     for drafter, c in (("prompt_lookup", 0.01), ("layer_skip", 0.4)):
         counts = {"rounds_by_offered_and_accepted": [[2, 0], [1, 7]]}

@@ -56,6 +56,7 @@ def deviates(exact: ContinuationDistribution, tokens: list[list[int]]) -> list[f
     return [exact.variance_deviate(tokens, value) for value in VALUES.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [None, "speculative_sampling"])
 def test_the_variance_of_outputs_is_that_of_the_target(
     rule: str | None, target: Target, exact: ContinuationDistribution
@@ -63,6 +64,7 @@ def test_the_variance_of_outputs_is_that_of_the_target(
     assert max(map(abs, deviates(exact, sampled(target, rule)))) < MOST_DEVIATES
 
 
+@pytest.mark.slow
 def test_a_lossy_rule_changes_the_variance(target: Target, exact: ContinuationDistribution) -> None:
     assert max(map(abs, deviates(exact, sampled(target, "lenience")))) > MOST_DEVIATES
 

@@ -1,5 +1,7 @@
 """Gamma policies in a picture: who stands in a panel, in what order, and what the oracle is taken of."""
 
+import pytest
+
 from experiments.reporting.plots.gamma_picture import policy_panels
 from experiments.reporting.plots.pictures import draw_pictures
 from experiments.results.record import Record
@@ -30,6 +32,7 @@ def test_a_panel_has_the_policies_of_a_drafter_and_the_highest_oracle() -> None:
     assert [label.split()[0] for label in panel.labels] == ["heuristic", "fixed", "fixed_8"]
 
 
+@pytest.mark.slow
 def test_it_is_drawn_where_there_are_policies(tmp_path) -> None:
     assert tmp_path / "gamma_policies.png" in draw_pictures(RECORDS, tmp_path)
     assert not (set(draw_pictures(RECORDS[-2:], tmp_path / "few")) & {tmp_path / "few" / "gamma_policies.png"})

@@ -95,6 +95,7 @@ def heading(page: Chrome, name: str) -> WebElement:
     return button
 
 
+@pytest.mark.slow
 def test_a_heading_sorts_by_its_column_and_back(page: Chrome) -> None:
     before = column(page, "measured speedup")
     known = sorted((each for each in before if each not in ("–", "")), key=float)
@@ -112,6 +113,7 @@ def test_a_heading_sorts_by_its_column_and_back(page: Chrome) -> None:
     assert names == sorted(names)
 
 
+@pytest.mark.slow
 def test_words_settings_and_drafters_filter_table_and_pictures(page: Chrome) -> None:
     assert page.find_element(By.ID, "count").text == "7 points"
     search = page.find_element(By.ID, "search")
@@ -149,6 +151,7 @@ def test_the_table_is_exported_as_it_is_shown(page: Chrome, tmp_path: Path) -> N
     assert rows[3]["drafter"] == "<i>typical</i>"
 
 
+@pytest.mark.slow
 def test_marks_and_headings_show_tips_as_elements(page: Chrome) -> None:
     assert found(page, "[title], svg title") == []  # the browser's own would be slow, small, and absent on a phone
     tip = page.find_element(By.ID, "tip")
@@ -247,6 +250,7 @@ COLLISIONS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_curves_of_a_sweep_fit_the_screen_and_no_label_covers_another(page: Chrome, tmp_path: Path, width: int) -> None:
     records = sweep_records()

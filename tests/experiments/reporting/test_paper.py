@@ -168,6 +168,7 @@ def test_what_was_not_measured_is_a_dash(make):
     assert make is table_1 or any("–" in row for row in cells[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shows", ["table_2", "figures"])
 def test_what_a_sweep_leaves(shows, tmp_path, capsys):
     for number, each in enumerate(SWEEP):

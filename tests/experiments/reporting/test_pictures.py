@@ -52,13 +52,14 @@ def texts_of(figure: Figure) -> list[tuple[str, Bbox]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "records",
     [
-        pytest.param(usual, id="usual", marks=pytest.mark.slow),
+        pytest.param(usual, id="usual"),
         pytest.param(sweep_records, id="sweep"),
         pytest.param(full_records, id="full"),
-        pytest.param(lambda: test_gamma_picture.RECORDS, id="gamma", marks=pytest.mark.slow),
+        pytest.param(lambda: test_gamma_picture.RECORDS, id="gamma"),
     ],
 )
 def test_no_text_stands_on_another_or_beyond_the_edge(records: Callable[[], list[Record]]) -> None:

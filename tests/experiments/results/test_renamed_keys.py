@@ -63,6 +63,7 @@ def test_records_of_an_earlier_version_pair_with_the_same_ones_of_today() -> Non
     assert len(found.pairs) == 2
 
 
+@pytest.mark.slow
 def test_compare_shows_records_of_an_earlier_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

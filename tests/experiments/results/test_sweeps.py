@@ -266,6 +266,7 @@ def test_earlier_attempts_stay(tmp_path):
 # What points of one process share
 
 
+@pytest.mark.slow
 def test_points_share_target_drafter_prompts_and_plain_decoding(tiny, tmp_path, monkeypatch):
     made: list[str] = []
     for module, name in ((builders, "build_target"), (builders, "build_prompts"), (batch_runner, "Autoregressive")):
@@ -331,6 +332,7 @@ def test_points_that_are_timed_share_no_cores(name):
         check_cores(launcher("BasicLauncher"), points("default", share_cores="yes"))
 
 
+@pytest.mark.slow
 def test_a_timed_sweep_is_refused_before_anything_is_measured(tiny, tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit):
         sweep(monkeypatch, *tiny, "drafter=prompt_lookup", "gamma.gamma=1,2", "hydra/launcher=joblib_processes",

@@ -60,6 +60,7 @@ def run(monkeypatch, arguments: list[str]) -> None:
     rl_rollouts.main()
 
 
+@pytest.mark.slow
 def test_tokens_are_exact_for_the_weights_of_each_step(tmp_path, arguments, monkeypatch, capsys):
     found = []
     for rate in (0, 0.05):
@@ -86,6 +87,7 @@ def test_a_drafter_does_not_learn_from_the_checked_texts(tmp_path, arguments, mo
     assert alphas[0] == alphas[1]
 
 
+@pytest.mark.slow
 def test_an_engine_with_stale_weights_is_caught(tmp_path, arguments, monkeypatch):
     """Negative control: speculation, whose passes read several tokens, sees the weights of the first step alone."""
     forward, old = CachedLM.forward, {}

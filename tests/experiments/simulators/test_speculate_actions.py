@@ -29,6 +29,7 @@ def test_more_sweeps_foresee_more():
     assert torch.allclose(far, further, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_row_for_every_way_and_the_prediction(tmp_path, monkeypatch, capsys):
     arguments = [
         "seconds={slow:0.002,fast:0,step:0.001}", "steps=40", "ahead=[1,3]", "fast_sweeps=[200]",

@@ -85,6 +85,7 @@ def test_a_server_out_of_reach_costs_seconds_and_no_result(
     assert (tmp_path / "table.md").exists()
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_every_finished_prompt_is_there(tiny: list[str], tmp_path: Path) -> None:
     with subprocess.Popen(
         command(SAYS_WHAT_IS_LOGGED, tmp_path, *tiny), stdout=subprocess.PIPE, text=True, env=dict(os.environ)

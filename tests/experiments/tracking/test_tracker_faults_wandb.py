@@ -15,7 +15,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.tracking.wandb_reading import read_offline_run
-from tests.support.slow_cases import mostly_slow
 from tests.support.wandb_server import PROMISE, DiesIn, Wandb, always, environment, refusing, serving, silent
 
 REPOSITORY = Path(__file__).parents[3]
@@ -162,12 +161,10 @@ FAULTS = {
 
 
 # Those that are waited for are given less time than the yaml gives them.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sync_seconds"),
-    mostly_slow(
-        [("nothing listens", 8), ("always 401", 8), ("never answers", 2), ("dies among the files", 3)],
-        fast=[("dies among the files", 3)],
-    ),
+    [("nothing listens", 8), ("always 401", 8), ("never answers", 2), ("dies among the files", 3)],
 )
 def test_a_fault_of_the_server_loses_nothing(
     forks: subprocess.Popen[str], tmp_path: Path, fault: str, sync_seconds: float
@@ -248,6 +245,7 @@ def test_what_a_dead_server_did_not_take_a_later_sync_sends(forks: subprocess.Po
     assert_sent(wandb, points=2)
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_gets_everything(forks: subprocess.Popen[str], tmp_path: Path) -> None:
     wandb = Wandb()
     with serving(wandb) as address:
@@ -275,6 +273,7 @@ def assert_sent(wandb: Wandb, *, points: int = 1) -> None:
 # Offline
 
 
+@pytest.mark.slow
 def test_offline_asks_nothing_of_a_network(tmp_path: Path) -> None:
     """Python's own calls are all seen. Of W&B's service, which is another program, is seen what goes to the server or
     through a proxy; a look-up of a name is not, and the next test sees it."""

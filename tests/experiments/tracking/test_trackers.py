@@ -159,6 +159,7 @@ def offline_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     return {run["name"]: run for run in runs}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [2, 4])
 def test_a_wandb_run_holds_config_alpha_and_walltime(offline_runs: dict[str, dict], gamma: int) -> None:
     run = offline_runs[f"ngram-T1-g{gamma}"]
@@ -206,6 +207,7 @@ def test_disabled_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_a_run_holds_is_known_to_later_processes(tmp_path: Path) -> None:
     shown, failed = make_point(tmp_path, 2), make_point(tmp_path, 4)
     with tracked(tracker := offline_tracker(), shown):

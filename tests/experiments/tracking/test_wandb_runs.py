@@ -126,6 +126,7 @@ def run(run_folder: Path) -> dict[str, Any]:
     return read_offline_run(run_folder)
 
 
+@pytest.mark.slow
 def test_runs_are_filtered_by_the_own_drafters_options_whoever_was_measured_beside_it(run: dict[str, Any]) -> None:
     assert run["config"]["gamma"] == 2
     assert run["config"]["config"] == {"seed": 0, "drafter": {"nodes": 16}}
@@ -204,6 +205,7 @@ def names(overview: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return names | {name.removesuffix("_table") for name in names if name.endswith("_table")}  # of charts
 
 
+@pytest.mark.slow
 def test_every_panel_of_the_docs_shows_what_is_logged(names: set[str]) -> None:
     text = (REPOSITORY / "docs" / "wandb.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## Which panels to open\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)
@@ -215,6 +217,7 @@ def test_every_panel_of_the_docs_shows_what_is_logged(names: set[str]) -> None:
 # Where drafters come from
 
 
+@pytest.mark.slow
 def test_a_training_shows_how_it_went(tmp_path: Path) -> None:
     train(tmp_path / "own")
     (path,) = offline_runs(tmp_path / "own")
@@ -226,6 +229,7 @@ def test_a_training_shows_how_it_went(tmp_path: Path) -> None:
     assert run["config"]["target_fingerprint"] == "90f414cf3ea28bd2" and run["config"]["config"] == {"seed": 0}
 
 
+@pytest.mark.slow
 def test_a_measured_drafter_leads_back_to_the_run_that_trained_it(tmp_path: Path) -> None:
     train(tmp_path / "own")
     (tmp_path / "foreign").mkdir()
@@ -245,6 +249,7 @@ def test_a_measured_drafter_leads_back_to_the_run_that_trained_it(tmp_path: Path
     assert wandb.job_types[measured] == "measure" and used == again
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_no_part_of_a_drafter(tmp_path: Path) -> None:
     for name in ("first", "second"):
         train(tmp_path / name)
@@ -275,6 +280,7 @@ def overview(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_an_overview_holds_the_table_of_all_points(overview: Path) -> None:
     shown = read_offline_run(overview)
     assert (shown["job_type"], shown["group"], shown["state"]) == ("overview", "gamma", "finished")
@@ -301,6 +307,7 @@ def test_an_overview_is_no_record(overview: Path) -> None:
     assert load_records(overview) == []
 
 
+@pytest.mark.slow
 def test_another_point_makes_another_overview(tmp_path: Path) -> None:
     for number in range(1, 4):
         track(tmp_path, [{**make_record(2), "name": str(number)}], [JsonlTracker()])
@@ -329,6 +336,7 @@ def test_the_printed_command_sends_every_run(
 # Told later
 
 
+@pytest.mark.slow
 def test_records_that_wandb_was_not_told_are_published_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [make_record(gamma) for gamma in ALPHAS]
     track(tmp_path / "a", records[:1])
@@ -345,6 +353,7 @@ def test_records_that_wandb_was_not_told_are_published_once(tmp_path: Path, monk
         assert list(overview.glob("files/media/table/overview/*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["null", "wandb:me/outrider"])
 def test_what_is_no_folder_of_records_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
@@ -372,6 +381,7 @@ def test_offline_runs_give_the_table_of_the_records(folder: Path, tmp_path: Path
         (tmp_path / "wandb").rename(folder / "wandb")
 
 
+@pytest.mark.slow
 def test_what_wandb_itself_shows_gives_the_table_of_the_records(folder: Path) -> None:
     """The run table's columns, without the file that is read back."""
     shown = [read_offline_run(path) for path in offline_runs(folder)]
@@ -417,6 +427,7 @@ def test_what_is_no_project_names_the_key(path: str) -> None:
         read_records("records", f"wandb:{path}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "reason"), [(refusing, "Connection refused"), (always(401, "this key is unknown"), "key is unknown")]
 )

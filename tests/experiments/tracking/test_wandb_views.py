@@ -57,6 +57,7 @@ def shown_by(spec: dict[str, Any]) -> set[str]:
     return {re.sub(r"^(summary|config):|\.value$", "", name) for name in given}
 
 
+@pytest.mark.slow
 def test_a_workspace_and_a_report_are_saved_and_their_addresses_printed(saved: Any) -> None:
     wandb, done = saved
     assert [view["type"] for view in wandb.views] == ["runs", "project-view"]

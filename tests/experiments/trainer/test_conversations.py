@@ -100,6 +100,7 @@ def test_windows_without_a_learned_label_are_left_out():
         Windows(np.full(12, complement(3)), 4, text="x")
 
 
+@pytest.mark.slow
 def test_train_learns_the_answers(tmp_path, target, monkeypatch, capsys):
     source(tmp_path, *[SHAREGPT] * 8)
     (tmp_path / "plain").mkdir()

@@ -180,6 +180,7 @@ def extracted(tmp_path_factory) -> tuple[list[str], list[str]]:
     return common, states
 
 
+@pytest.mark.slow
 def test_the_command_leaves_whole_states(extracted):
     (states,) = extracted[1]
     stored = StoredStates(Path(states.removeprefix("states=")))

@@ -17,6 +17,7 @@ from framework.core.drafter import learns
 from framework.core.sampling import Sampling, argmax, draw
 from framework.verifiers.speculative_sampling import SpeculativeSampling
 from framework.verifiers.verifier import Guarantee
+from tests.support.slow_cases import mostly_slow
 
 pytestmark = pytest.mark.usefixtures("narrow_buffers")
 
@@ -460,11 +461,14 @@ def test_a_broken_drafter_is_told_what_is_wrong(checks_only, drafter, rule, mess
         report.require()
 
 
-@pytest.mark.parametrize("drafter", [Bigram, StopsAfterWeak, Counts, Bush, BushWithoutReplacement])
+@pytest.mark.parametrize(
+    "drafter", mostly_slow([Bigram, StopsAfterWeak, Counts, Bush, BushWithoutReplacement], fast=[Bigram, Bush])
+)
 def test_an_honest_drafter_passes(drafter):
     check_drafter(drafter, samples=SAMPLES).require()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "break_it",
     [
@@ -519,6 +523,7 @@ def test_a_witness_lets_who_learns_not_learn_and_nobody_else_seem_to():
     witness.learn(None)
 
 
+@pytest.mark.slow
 def test_a_real_target_is_cut_down_to_few_tokens(checks_only):
     """With too many continuations to count, the check compares distributions under top-k."""
     checks_only("the output follows the target's distribution")

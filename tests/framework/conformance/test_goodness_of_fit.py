@@ -21,6 +21,7 @@ def samples(probs: torch.Tensor, size: int, number: int) -> torch.Tensor:
     return torch.distributions.Multinomial(size, probs).sample((number,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [400, 20_000])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_honest_samples_are_called_unlikely_no_more_often_than_they_are(name, size):

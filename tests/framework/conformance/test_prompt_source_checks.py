@@ -27,10 +27,6 @@ ELSEWHERE = {
     "wmt14",
     "xsum",
 }
-LARGE = {
-    "digits", "digits_train", "docstrings", "domain_switch", "function_summaries_train", "standard_library_train",
-    "typos",
-}  # fmt: skip
 
 
 class Numbered:
@@ -143,14 +139,8 @@ def test_an_honest_source_passes_and_only_so_many_texts_are_read():
     assert "the first 3 texts" in str(report)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else [])
-        for name in yamls("prompts")
-        if name not in ELSEWHERE
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in yamls("prompts") if name not in ELSEWHERE])
 def test_every_source_with_a_yaml_keeps_the_contract(name):
     node = OmegaConf.merge({"seed": 0}, yamls("prompts")[name])
     check_prompt_source(lambda: build(node.source), most=100).require()

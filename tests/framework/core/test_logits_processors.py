@@ -245,6 +245,7 @@ def test_the_end_is_forced_by_the_budget_and_not_by_the_context():
 SOURCES = [Conditioned(source[::-1], [1, *source]) for source in PROMPTS[:2]] + [Conditioned([30, 31, 32, 30, 31], [1])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_encoder_decoder_targets_likewise(name, conditioned):
     expected = [generated(conditioned, prompt, OPTIONS[name]) for prompt in SOURCES]
@@ -254,10 +255,8 @@ def test_encoder_decoder_targets_likewise(name, conditioned):
     assert decoded(HuggingFaceGenerate(target=target, sampling=GREEDY), SOURCES[:1]) == expected[:1]
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    ["prompt_lookup", *(pytest.param(name, marks=pytest.mark.slow) for name in ("medusa", "transformer_tree"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "medusa", "transformer_tree"])
 def test_compiled_rounds_apply_them_too(drafter, decoder_only, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")

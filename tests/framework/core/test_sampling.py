@@ -132,6 +132,7 @@ def test_boundaries_to_the_last_bit() -> None:
     assert (Sampling(min_p=0.25).probs(logits) > 0).tolist() == [True, True, False]
 
 
+@pytest.mark.slow
 def test_the_nucleus_ends_where_its_mass_is_reached() -> None:
     """Masses exact in binary: top-p meets every prefix sum to the last bit."""
     random = np.random.default_rng(0)

@@ -62,6 +62,7 @@ def test_texts_and_scores_are_those_of_plain_beam_search(family, policy):
     assert ours.tally.committed == plain.tally.committed == plain.tally.num_rounds > ours.tally.num_rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "eos_ids", "rule"), [
     ("llama", (0,), {"num_beams": 2, "length_penalty": 1.0, "early_stopping": False}),
     ("llama", (0, 7, 11), {"num_beams": 4, "length_penalty": 0.5, "early_stopping": True}),
@@ -141,6 +142,7 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch, c
     assert says in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_keeps_its_table(tmp_path, monkeypatch, capfd):
     save_tiny(tmp_path / "target", seed=1)
     save_tiny(tmp_path / "drafter", seed=2)

@@ -199,6 +199,7 @@ def test_a_drafter_keeps_its_acceptance(name):
     assert tallies[0].accepted.tolist() == tallies[1].accepted.tolist() and tallies[0].accepted.sum() > 0
 
 
+@pytest.mark.slow
 def test_temperatures_and_thresholds_share_their_compiled_graph(monkeypatch):
     """Temperatures and thresholds are tensor inputs, so that on-disk graphs serve all values."""
     graphs = []
@@ -210,7 +211,8 @@ def test_temperatures_and_thresholds_share_their_compiled_graph(monkeypatch):
     assert len(graphs) == 3 and graphs[0] == graphs[1] != graphs[2]
 
 
-@pytest.mark.parametrize("name", ["small_transformer", pytest.param("medusa", marks=pytest.mark.slow), "prompt_lookup"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small_transformer", "medusa", "prompt_lookup"])
 def test_one_compiled_graph_serves_rows_of_every_length(name, monkeypatch):
     """Row lengths are inputs: as constants they would cost a compiled graph per round."""
     graphs = []
@@ -238,6 +240,7 @@ def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):
         hooks.remove(theirs)
 
 
+@pytest.mark.slow
 def test_drafts_that_the_policy_ends_are_drafted_outside():
     policy = ConfidenceThreshold(max_gamma=4, threshold=0.05)
     eager, graph = small_engines(GREEDY, policy)
@@ -262,6 +265,7 @@ def test_detailed_counts_are_taken_call_by_call():
     assert ours.tally.metrics() == theirs.tally.metrics()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 1), (2, 1), (2, 5), (2, 20)])
 def test_fused_attention_is_sdpa(num_rows, num_tokens):
     """Grouped heads: sums in compiled graphs for few tokens, one sdpa call everywhere else."""
@@ -301,6 +305,7 @@ def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
     torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_models_keep_their_graphs_apart():
     """Like functions would share their graphs, and nothing of a model is guarded."""
     found = []

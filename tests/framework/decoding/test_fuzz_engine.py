@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -68,6 +69,7 @@ class Recorder(Witness):
 # Temperature 0
 
 
+@pytest.mark.slow
 @fuzz(
     20,
     case=cases(ALL_POLICIES, models(torch.float64, torch.float32)),
@@ -170,6 +172,7 @@ def has_offered_child(draft: Draft, row: Tensor) -> Tensor:
 # Above temperature 0
 
 
+@pytest.mark.slow
 @fuzz(
     15,
     case=cases(PER_ROW, models(torch.float64)),
@@ -215,6 +218,7 @@ def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, or
 FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
 
 
+@pytest.mark.slow
 @fuzz(
     2,
     case=cases(FORGETFUL, models(torch.float64, sizes=st.sampled_from(THREE_SIZES))),

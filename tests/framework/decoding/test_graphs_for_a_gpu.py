@@ -24,13 +24,13 @@ from framework.gamma_policies.fixed import Fixed
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
+from tests.support.slow_cases import mostly_slow
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
 SAMPLING = Sampling(temperature=0.8, top_p=0.9)
 # One drafter of a kind; learning ones are refused. Drafts that come from the host are inputs of a graph, which
 # prompt_lookup (chosen) and ngram (drawn) stand for.
 DRAFTERS = [name for name in (*KINDS, "hierarchical") if not name.startswith("online_")]
-FAST = ("medusa",)
 # Drafters that skip or read several layers.
 TWO_LAYERS = ("layer_skip", "eagle3")
 
@@ -99,14 +99,12 @@ def decoders(target: Target, name: str) -> list:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["baseline", *(pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in DRAFTERS)]
-)
+@pytest.mark.parametrize("name", mostly_slow(["baseline", *DRAFTERS], fast=["baseline"]))
 def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
     """Inductor skips CUDA graphs for inputs mutated at changing addresses; the next replay overwrites an output."""
     target = tiny_target(num_hidden_layers=2 if name in TWO_LAYERS else 1)  # one is half the tracing
     eager, graph = decoders(target, name)
-    sizes = (3, 1, 3) if name in ("baseline", *FAST) else (3, 3)  # tracing takes most of the time
+    sizes = (3, 1, 3) if name in ("baseline", "medusa") else (3, 3)  # tracing takes most of the time
     expected = {number: tokens_of(eager, RAGGED[:number]) for number in set(sizes)}
     for number in sizes:
         assert tokens_of(graph, RAGGED[:number]) == expected[number]
@@ -117,7 +115,8 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
         assert len(each.addresses) == 1, "recorded again in every generation"
 
 
-@pytest.mark.parametrize("name", ["baseline", pytest.param("medusa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["baseline", "medusa"])
 def test_rounds_are_queued_unless_the_host_acts_between_them(name, traced, monkeypatch):
     target = tiny_target(num_hidden_layers=1)
     eager, graph = decoders(target, name)

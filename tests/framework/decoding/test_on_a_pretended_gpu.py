@@ -32,6 +32,7 @@ from framework.models.pretrained import fingerprint
 from framework.models.target import Target
 from framework.prompts.prompt_set import Prompt, PromptSet
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from tests.support.drafter_kinds import every_drafter
 from tests.support.pretended_gpu import NAME, MixedDevicesError, pretended_gpu
 
 register_resolvers()  # one yaml refers to an embedded head
@@ -133,7 +134,7 @@ def most(rounds):
     return InARound(*(max(len(getattr(each, kind)) for each in rounds) for kind in ("waits", "uploads")))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_drafter())
 def test_every_drafter(name, targets):
     rounds = rounds_on_both(targets, tiny_factory(name, VOCABULARY))
     assert most(rounds) == DRAFTERS[name], rounds
@@ -178,6 +179,7 @@ def test_every_policy_that_ends_drafts(name, targets):
     assert most(rounds).uploads == (name == "draft_exit"), rounds  # the thresholds of the rows, computed on the host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small_transformer", "medusa", "eagle3", "prompt_lookup", "hierarchical"])
 def test_rows_that_take_other_prompts(name, targets):
     def refilled(target):
@@ -191,6 +193,7 @@ def test_rows_that_take_other_prompts(name, targets):
         assert refilled(targets.on_gpu) == expected
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_model():
     targets = both_targets("t5")
 
@@ -221,6 +224,7 @@ def test_plain_decoding(sampling, targets):
     assert uploads[1] <= uploads[0], gpu.uploads
 
 
+@pytest.mark.slow
 def test_a_measurement_times_stages_in_a_run_of_their_own(targets, tmp_path, monkeypatch):
     runs = []
 

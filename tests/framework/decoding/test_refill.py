@@ -27,8 +27,7 @@ from framework.metrics.graph_counts import counted_graphs
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 from tests.framework.decoding.test_engine import GREEDY, RAGGED, build_drafter
-from tests.support.drafter_kinds import KINDS
-from tests.support.slow_cases import mostly_slow
+from tests.support.drafter_kinds import every_drafter
 
 DRAWN = Sampling(temperature=1.0)
 REFUSED = (
@@ -74,7 +73,7 @@ def alone(decoder, prompts=PROMPTS) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["T=0", "T=1"])
-@pytest.mark.parametrize("name", mostly_slow(REFILLED, fast=[name for name in KINDS if name in REFILLED]))
+@pytest.mark.parametrize("name", every_drafter(REFILLED))
 def test_a_prompt_decodes_as_alone_whenever_it_enters(target, drafter_of, name, sampling):
     decoder = engine_of(target, drafter_of(name), sampling)
     expected, found = alone(decoder), refilled(decoder)
@@ -94,11 +93,13 @@ def test_plain_decoding_too(target, sampling):
     assert sum(map(len, expected)) - len(expected) <= NUM_ROWS * found.num_passes
 
 
+@pytest.mark.slow
 def test_one_row_decodes_the_prompts_one_after_another(target, drafter_of):
     decoder = engine_of(target, drafter_of("small_transformer"), DRAWN)
     assert refilled(decoder, num_rows=1).tokens == alone(decoder)
 
 
+@pytest.mark.slow
 def test_a_prompt_may_be_read_in_chunks(drafter_of):
     whole = tiny_target(dtype=torch.float64)
     pieces = Target(
@@ -109,6 +110,7 @@ def test_a_prompt_may_be_read_in_chunks(drafter_of):
     assert refilled(decoders[1]).tokens == alone(decoders[0])
 
 
+@pytest.mark.slow
 def test_thresholds_of_a_row_begin_anew(target, drafter_of):
     policy = DraftExit(max_gamma=3, threshold=0.0, alpha_target=1.0, b1=0.5, b2=0.0, eps=0.5)
     decoder = engine_of(target, drafter_of("small_transformer"), DRAWN, policy)
@@ -117,6 +119,7 @@ def test_thresholds_of_a_row_begin_anew(target, drafter_of):
         assert refilled(decoder).tokens != alone(decoder)
 
 
+@pytest.mark.slow
 def test_numbers_by_the_round_of_the_generation_would_change_tokens(target, drafter_of):
     """A planted fault: a row goes on with the round number of the generation, not with its own."""
     honest = Uniforms.begin_rows
@@ -136,6 +139,7 @@ def test_numbers_by_the_round_of_the_generation_would_change_tokens(target, draf
     assert found[:NUM_ROWS] == expected[:NUM_ROWS] and found[NUM_ROWS:] != expected[NUM_ROWS:]
 
 
+@pytest.mark.slow
 def test_rows_are_busy_until_the_queue_is_empty(target, drafter_of):
     """With 8 prompts a row, every row decodes in every round while prompts wait, and in most rounds in all."""
     prompts = [[*PROMPTS[i % len(PROMPTS)], i] for i in range(32)]
@@ -157,7 +161,8 @@ def test_rows_are_busy_until_the_queue_is_empty(target, drafter_of):
     assert tally.num_passes < 0.8 * passes_apart  # ... in fewer passes
 
 
-@pytest.mark.parametrize("is_plain", [pytest.param(False, marks=pytest.mark.slow), True], ids=["draft", "plain"])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_plain", [False, True], ids=["draft", "plain"])
 def test_compiled_rounds_go_on_unchanged(is_plain, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")

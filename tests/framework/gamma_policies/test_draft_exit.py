@@ -140,6 +140,7 @@ def test_a_rows_tokens_do_not_depend_on_its_batch(temperature: float) -> None:
         assert decoder.generate([prompt], stopping=stopping, seeds=[row]).tokens[0] == together.tokens[row]
 
 
+@pytest.mark.slow
 def test_the_output_follows_the_targets_distribution_while_thresholds_move() -> None:
     """Chi-square over all continuations of 5 tokens; false-alarm rate 1e-7, fixed seeds."""
     policy = draft_exit(**LIVELY)

@@ -75,6 +75,7 @@ def test_what_is_ranked_right_is_counted_pair_by_pair() -> None:
     assert ranked_right(scores, kept) == pytest.approx(right / total)
 
 
+@pytest.mark.slow
 def test_it_learns_which_tokens_are_kept_and_a_weight_on_rejections_makes_it_cautious(drafter: str) -> None:
     def fitted(weight: float) -> AcceptanceTraining:
         torch.manual_seed(0)
@@ -106,6 +107,7 @@ def test_a_wrong_option_is_named(drafter: str, options: dict, message: str) -> N
         training(drafter, **options)
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_head_that_the_policy_loads(drafter: str, tmp_path, monkeypatch, capfd) -> None:
     save_tiny(tmp_path / "target", seed=1)
     (tmp_path / "text.txt").write_text("".join(f"ab ca cab {'ba' * (i % 3)} b\n" for i in range(60)))

@@ -57,6 +57,7 @@ def test_the_tree_is_the_published_one_at_every_budget(tmp_path):
         assert set(best_paths(accuracies, nodes)) == set(published[:nodes])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_buffers")
 def test_a_published_drafter_keeps_the_contract(tmp_path):
     target = tiny_target(vocabulary=12)  # the tree uses ten ranks

@@ -114,6 +114,7 @@ def test_changed_weights_are_packed_again() -> None:
     assert torch.allclose(output, layer(tokens), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_packed_copy_ends_with_its_weights() -> None:
     weights = [torch.ones(64, 8), torch.ones(64, 8)]
     copy = weakref.ref(_packed(weights))

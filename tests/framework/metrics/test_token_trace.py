@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from experiments.measurement.traced_text import traced_text
-from experiments.proof.tiny_drafters import NAMES
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
 from framework.decoding.stopping import Stopping
 from framework.metrics.token_trace import TokenTrace, Traced
 from tests.framework.decoding.test_engine import GREEDY, RAGGED, Scripted, build_drafter, engine, plain, speculative
+from tests.support.drafter_kinds import every_drafter
 
 STOPPING = Stopping(max_new_tokens=20, eos_ids=(0,))
 
@@ -29,7 +29,7 @@ def producers(tokens: list[Traced]) -> list[str]:
     return [token.producer for token in tokens]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_drafter())
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, top_p=0.9)], ids=["T=0", "T=0.8"])
 def test_it_tells_of_every_token_what_the_distributions_and_the_tally_say(target, name, sampling):
     trace, generation, rows = traced(engine(target, build_drafter(name, target), 3, sampling), RAGGED, detailed=True)

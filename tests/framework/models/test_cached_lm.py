@@ -161,6 +161,7 @@ def test_further_architectures_are_exact(family, config):
     play(tiny_cached_lm(family, **config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [*OURS, None], ids=[*OURS, "own"])
 @pytest.mark.parametrize(
     ("family", "config"),
@@ -466,6 +467,7 @@ def test_an_output_layer_that_looks_at_more_than_one_token_is_refused():
         CachedLM(model, vocabulary_size=50)
 
 
+@pytest.mark.slow
 def test_flex_attention_is_not_compiled_for_a_cpu():
     with pytest.raises(ValueError, match="attention is 'flex', which PyTorch does not compile for a CPU; allowed: "):
         tiny_cached_lm("llama", attention=FLEX).refuse_compiling()

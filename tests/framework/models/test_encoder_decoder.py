@@ -8,7 +8,7 @@ from drafters.prompt_lookup import PromptLookup
 from experiments.peers.hugging_face import HuggingFaceGenerate
 from experiments.proof.architectures import TABLE
 from experiments.proof.model_matrix import TRIALS, examine
-from experiments.proof.tiny_drafters import FOLDER, NAMES, tiny_factory, tiny_factory_of
+from experiments.proof.tiny_drafters import FOLDER, tiny_factory, tiny_factory_of
 from framework.conformance import check_drafter
 from framework.conformance.tiny_models import WITH_ENCODER, save_tiny, tiny_target
 from framework.core.sampling import Sampling
@@ -20,7 +20,7 @@ from framework.decoding.prefill import prefill
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.models import attention as fused_attention
-from tests.support.slow_cases import mostly_slow
+from tests.support.drafter_kinds import KINDS
 
 GREEDY = Sampling(temperature=0)
 SOURCES = [[5, 6, 7, 8, 5, 6], [9], [3, 4] * 11, [1, 2, 1, 2, 1, 2, 1], [20], [2, 3, 4], [40, 30, 20, 10], [7] * 17]
@@ -32,6 +32,7 @@ def plain(target, prompts, max_new_tokens=20, sampling=GREEDY):
     return Autoregressive(target=target, sampling=sampling).generate(prompts, stopping=stopping, seeds=seeds).tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", WITH_ENCODER)
 def test_greedy_tokens_are_those_of_hugging_face(family):
     target = tiny_target(family)
@@ -43,6 +44,7 @@ def test_greedy_tokens_are_those_of_hugging_face(family):
     assert len({tuple(tokens) for tokens in expected}) > 1, "the sources have no effect"
 
 
+@pytest.mark.slow
 def test_sinusoids_are_those_of_each_rows_own_positions():
     """M2M-100, whose own decoder counts positions over the whole batch."""
     (architecture,) = (each for each in TABLE if each.model_type == "m2m_100")
@@ -61,21 +63,17 @@ def test_rows_of_different_lengths_are_what_uncached_passes_say(family):
             prompt += [token]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_buffers")
-@pytest.mark.parametrize(
-    "name",
-    mostly_slow(
-        [name for name in NAMES if not name.startswith(("online_", "mtp"))],  # refused for such targets
-        fast=["small_transformer", "prompt_lookup", "medusa"],
-    ),
-)
-def test_every_drafter_keeps_its_contract(name):
+@pytest.mark.parametrize("name", [*(name for name in KINDS if not name.startswith("online_")), "input_copy"])
+def test_drafters_keep_their_contract(name):
     target = tiny_target("t5", vocabulary=5)
     check_drafter(tiny_factory(name, 5), target=target, samples=2000).require()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("narrow_buffers")
-@pytest.mark.parametrize("family", mostly_slow(["t5", "bart"], fast=["t5"]))
+@pytest.mark.parametrize("family", ["t5", "bart"])
 def test_a_drafter_with_an_encoder_keeps_its_contract(family, tmp_path):
     """The drafter reads the target's sources."""
     target = tiny_target(family, vocabulary=5)
@@ -133,10 +131,8 @@ def as_traced(monkeypatch):
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
 
 
-@pytest.mark.parametrize(
-    "name",
-    mostly_slow(["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"], fast=["small_transformer"]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small_transformer", "transformer_tree", "layer_skip", "prompt_lookup"])
 @ONE_OR_RAGGED
 def test_compiled_graphs_give_the_tokens_of_the_eager_loop(name, prompts, as_traced):
     target = tiny_target("t5")
@@ -148,6 +144,7 @@ def test_compiled_graphs_give_the_tokens_of_the_eager_loop(name, prompts, as_tra
     assert graph.generate(prompts, stopping=stopping, seeds=seeds).tokens == expected
 
 
+@pytest.mark.slow
 @ONE_OR_RAGGED
 def test_compiled_plain_decoding_too(prompts, as_traced):
     target, seeds = tiny_target("t5"), list(range(len(prompts)))
@@ -169,7 +166,8 @@ def test_what_sources_are_padded_with_is_not_seen(family, attention, dtype):
     assert (together - alone).abs().max() < close * spread
 
 
-@pytest.mark.parametrize("family", mostly_slow(WITH_ENCODER, fast=["bart"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", WITH_ENCODER)
 def test_compiled_graphs_do_not_look_at_what_sources_are_padded_with(family, as_traced):
     fused_attention.register()
     target = tiny_target(family, attention=fused_attention.NAME)

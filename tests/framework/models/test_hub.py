@@ -29,6 +29,7 @@ def test_a_proxy_that_cannot_reach_the_hub_is_no_hub(monkeypatch, status, reacha
     assert (hub.why_unreachable() is None) == reachable
 
 
+@pytest.mark.slow
 def test_a_name_server_that_never_answers_costs_seconds(monkeypatch):
     answering(monkeypatch, lambda url, timeout: time.sleep(30))
     monkeypatch.setattr(hub, "SECONDS", 0.1)

@@ -15,7 +15,7 @@ from drafters.other_tokenizer import OtherTokenizer
 from drafters.prompt_lookup import PromptLookup
 from drafters.small_transformer import SmallTransformer
 from drafters.transformer_tree import TransformerTree
-from experiments.proof.tiny_drafters import NAMES, tiny_factory
+from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance import check_drafter
 from framework.conformance.goodness_of_fit import continuation_distribution
 from framework.conformance.tiny_models import save_tiny, tiny_cached_lm, tiny_model, tiny_target, tiny_tokenizer
@@ -33,6 +33,7 @@ from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import load_draft_model, load_target
 from framework.models.recurrent_states import RecurrentStates
 from framework.models.target import Target
+from tests.support.drafter_kinds import every_drafter
 from tests.support.slow_cases import mostly_slow
 
 GREEDY = Sampling(temperature=0)
@@ -112,13 +113,8 @@ def test_keys_of_a_failed_generation_are_cleared_in_layers_with_keys_and_states(
     assert layers and tokens_of(decoder, RAGGED[:2], stopping) == before
 
 
-@pytest.mark.parametrize(
-    ("family", "name", "gamma"),
-    mostly_slow(
-        [(family, *case) for family in KINDS for case in TWO],
-        fast=[("lfm2", *TWO[0]), ("mamba2", *TWO[0]), ("lfm2", *TWO[1])],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name", "gamma"), [(family, *case) for family in KINDS for case in TWO])
 def test_greedy_tokens_equal_hugging_face(family, name, gamma):
     require_as_generated(family, name, gamma)
 
@@ -130,7 +126,8 @@ def test_greedy_tokens_of_all_drafters_equal_hugging_face(name, gamma):
     require_as_generated("qwen3_next", name, gamma)
 
 
-@pytest.mark.parametrize("family", [*KINDS, "falcon_h1"])  # falcon_h1's layers each have a state, keys and values
+# falcon_h1's layers each have a state, keys and values.
+@pytest.mark.parametrize("family", mostly_slow([*KINDS, "falcon_h1"], fast=["lfm2", "mamba2"]))
 def test_plain_decoding_equals_hugging_face(family):
     target = target_of(family)
     decoder = Autoregressive(target=target, sampling=GREEDY)
@@ -138,12 +135,8 @@ def test_plain_decoding_equals_hugging_face(family):
     assert within_float32(differences(target, RAGGED, generated(family), got), NEW_TOKENS * len(RAGGED))
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    mostly_slow(
-        product(["recurrent", "prompt_lookup"], KINDS), fast=[("recurrent", "mamba2"), ("prompt_lookup", "jamba")]
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "family"), product(["recurrent", "prompt_lookup"], KINDS))
 def test_rows_end_where_they_should(family, name):
     """Rows that end by eos, stop string or context leave the other rows exact."""
     target, whole = target_of(family), generated(family)
@@ -162,7 +155,8 @@ def test_rows_end_where_they_should(family, name):
     assert {len(got) + len(prompt) + 90 for got, prompt in zip(longer, RAGGED, strict=True)} == {target.model.context}
 
 
-@pytest.mark.parametrize("family", mostly_slow(["qwen3_next", "mamba"], fast=["mamba"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_next", "mamba"])
 def test_sampled_tokens_keep_their_distribution(family):
     """Chi-square of four tokens after two prompts in ragged batches; false-alarm rate 1e-9 each."""
     target, number = target_of(family, 5), 3000
@@ -186,7 +180,7 @@ def test_a_recurrent_drafter_keeps_the_contract(family):
         .require()  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_drafter())
 def test_every_drafter_is_exact_or_refused(name):
     """Every drafter with its yaml's options on a target with recurrent layers."""
     target, stopping = target_of("qwen3_next"), Stopping(max_new_tokens=30)
@@ -262,6 +256,7 @@ def test_the_probe_sees_states_that_were_not_taken_back(family, fault):
         tiny_cached_lm(family)
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_only_where_a_draft_is_read():
     """Rounds without a draft, such as plain decoding's, advance states in place."""
     target = target_of("qwen3_next")
@@ -286,6 +281,7 @@ def test_replay_is_a_stage_of_its_own():
         assert set(stopwatch.seconds()) == rounds | stages
 
 
+@pytest.mark.slow
 def test_gamma_may_change_from_round_to_round():
     """Gamma 0 included: the drafter's state skips rounds and reads their tokens later."""
     target, dice = target_of("lfm2"), random.Random(0)
@@ -300,6 +296,7 @@ def test_gamma_may_change_from_round_to_round():
     assert within_float32(differences(target, RAGGED, generated("lfm2"), got), NEW_TOKENS * len(RAGGED))
 
 
+@pytest.mark.slow
 def test_a_recurrent_model_may_draft_for_a_middle_one():
     """After a rollback it reads the texts anew."""
     target = tiny_target()

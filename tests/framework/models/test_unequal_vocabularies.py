@@ -80,6 +80,7 @@ def test_the_trap_is_one(tmp_path):
     assert (logits.argmax(-1) >= KNOWN).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target_rows", "drafter_rows"), WIDTHS)
 def test_greedy_decoding_is_that_of_the_model_without_padding(tmp_path, unpadded, target_rows, drafter_rows):
     large = target(save_padded(tmp_path / "target", seed=0, rows=target_rows))
@@ -112,6 +113,7 @@ def add_tokens(folder: Path, *names: str) -> None:
     tokenizer.save_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_tokens_added_to_the_targets_tokenizer_are_never_drafted(tmp_path):
     """The drafter's rows of these tokens are traps; it reads them as its last token."""
     folder = save_padded(tmp_path / "target", seed=0, rows=64, known=KNOWN + 2)
@@ -144,6 +146,7 @@ def test_tokens_added_to_the_drafters_tokenizer_are_never_drafted(tmp_path, unpa
 QWEN_ROWS, QWEN_DRAFT_ROWS, QWEN_KNOWN = 152064, 151936, 151665
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_paddings_of_true_sizes(sampling):
     """Random weights, the same for target and drafter: p equals q after truncation."""

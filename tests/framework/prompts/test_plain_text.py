@@ -119,6 +119,7 @@ def test_it_serves_as_a_corpus(tmp_path):
     assert documents[0].dtype == np.int64
 
 
+@pytest.mark.slow
 def test_it_is_chosen_by_its_yaml_for_both(tmp_path, monkeypatch, capfd):
     """The command line: prompts=plain_text, and the same class as a drafter's corpus."""
     save_tiny(tmp_path / "model", context=256)

@@ -102,8 +102,10 @@ def test_count_takes_the_first_and_reads_no_further() -> None:
     assert source.num_read == 2
 
 
-def test_count_beyond_what_is_there_takes_what_is_there() -> None:
-    assert len(prompts_of(Texts("one", "two"), count=5).prompts) == 2
+def test_count_beyond_what_is_there_takes_what_is_there_and_says_so(caplog) -> None:
+    with caplog.at_level("INFO"):
+        assert len(prompts_of(Texts("one", "two"), count=5).prompts) == 2
+    assert caplog.messages == ["prompts.count is 5, and the source has 2 that fit"]
 
 
 def test_overflow_is_an_error_that_says_what_to_change() -> None:
@@ -257,6 +259,7 @@ def test_spec_bench_loads() -> None:
 # The standard library
 
 
+@pytest.mark.slow
 def test_standard_library_splits_are_disjoint_and_repeat() -> None:
     held_out = list(StandardLibrary(split="held_out").texts())
     train = list(StandardLibrary(split="train").texts())

@@ -284,6 +284,7 @@ LOOKUP = partial(PromptLookup, max_ngram=2, min_ngram=1, match="last")
 COUNTS = partial(NGram, order=3, smoothing="witten_bell", learn_from_context=True, corpus=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "lookup", "counts"])
 def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
     """Equal tokens and counts with and without a process in between; plain decoding at temperature 0."""
@@ -299,6 +300,7 @@ def test_it_is_the_drafter_itself_only_elsewhere(target, small, name):
     assert away.bytes_up > 0 and away.bytes_down > 0
 
 
+@pytest.mark.slow
 def test_a_row_may_end_by_a_stop_string_inside_an_accepted_draft(target, tmp_path):
     model = load_draft_model(path=str(save_tiny(tmp_path / "twin")), dtype="float32", attention="sdpa")
     twin = partial(SmallTransformer, model=model, top_k=None, bits=None)
@@ -311,6 +313,7 @@ def test_a_row_may_end_by_a_stop_string_inside_an_accepted_draft(target, tmp_pat
     assert "stop_string" in reasons and got.tally.counts()["accepted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("branching", "children"),
     [([2, 2, 1], "iid"), ([3], "iid"), ([2, 2], "without_replacement"), ([3, 1, 2], "likeliest")],
@@ -351,6 +354,7 @@ def test_an_outcome_is_read_while_it_is_lent(target):
     assert got.tokens == expected.tokens and got.tally.counts() == expected.tally.counts()
 
 
+@pytest.mark.slow
 def test_a_link_takes_its_time(target):
     assert Link(0.25, 1000).seconds(500) == 0.75 and Link().seconds(10**9) == 0
     drafter = remote(target, LOOKUP, latency_ms=30)
@@ -380,6 +384,7 @@ class Asleep:
         time.sleep(600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["killed", "asleep"])
 def test_a_lost_worker_ends_in_an_error_or_in_plain_decoding_and_soon(target, lost):
     factory, timeout_s = (LOOKUP, 60) if lost == "killed" else (Asleep, 2)  # a killed process is detected at once
@@ -507,6 +512,7 @@ def delayed(address, seconds):
         listening.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.slow
 def test_a_drafter_at_an_address_is_the_drafter_itself(target, small, monkeypatch):
     monkeypatch.setenv("OUTRIDER_SECRET", "a secret of the two")
     trees = partial(TransformerTree, model=small.keywords["model"], branching=[2, 2], children="iid")

@@ -48,6 +48,7 @@ def test_the_losses_are_what_they_are_called():
     assert found["jensen_shannon"] == pytest.approx(to_mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [name for name in LOSSES if name != "cross_entropy"])
 def test_training_raises_alpha_and_the_drafter_loads_it(loss, tmp_path):
     torch.manual_seed(0)
@@ -139,6 +140,7 @@ def pairs(seed: int, number: int = 8) -> torch.Tensor:
     return tokens.masked_fill(torch.arange(12) >= lengths, FILLER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [T5, CONFIG], ids=["encoder-decoder", "decoder-only"])
 def test_pairs_teach_a_drafter_of_an_encoder_decoder_target(config, tmp_path):
     torch.manual_seed(0)

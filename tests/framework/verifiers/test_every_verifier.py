@@ -11,7 +11,7 @@ from tests.support.slow_cases import mostly_slow
 FEW = {words: SAMPLINGS[words] for words in ("T=1", "top-k 2", "T=0")}
 
 NAMES = sorted(rules())
-SLOWEST = ("k_seq", "recursive_rejection", "traversal")
+SLOWEST = ("block", "k_seq", "recursive_rejection", "teacher_forced", "traversal", "typical")
 
 
 @pytest.mark.parametrize("name", mostly_slow(NAMES, fast=[name for name in NAMES if name not in SLOWEST]))

@@ -142,6 +142,7 @@ def test_equal_prefixes_are_one_class_and_no_token_counts_twice():
     assert torch.allclose(follows, rest / rest.sum(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_drafts_keep_more():
     """On each of 40 random tables: 4 over 1 at one position, 3 over 2 over 1 at two."""
     for kind, seed in product(("random", "zeros"), range(20)):

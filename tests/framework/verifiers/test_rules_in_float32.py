@@ -97,6 +97,7 @@ def test_over_many_tokens_its_distributions_are_distributions(rule, parent, sche
         assert torch.allclose(one.sum(1), torch.ones(ROWS), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [RecursiveRejection(), Traversal()], ids=lambda rule: type(rule).__name__)
 def test_a_drafter_that_is_all_but_certain_keeps_the_targets_distribution(rule):
     """The draft model's logits differ by 92 to 103: its second and third siblings have subnormal masses.
