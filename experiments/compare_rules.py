@@ -208,9 +208,9 @@ def _standard_error(values: list[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5
 
 
-def caption_of(cfg: DictConfig) -> str:
+def caption_of(cfg: DictConfig, num_prompts: int) -> str:
     return (
-        f"± standard error over {cfg.seeds} seeds of {cfg.prompts.count} prompts, {cfg.max_new_tokens} tokens each; "
+        f"± standard error over {cfg.seeds} seeds of {num_prompts} prompts, {cfg.max_new_tokens} tokens each; "
         "gain: over the first rule on the same drafts; depth 1: probability that a child of pending is accepted; below "
         "optimum: its distance from the optimal transport"
     )
@@ -309,7 +309,8 @@ def main(cfg: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
         cells = [COLUMNS, *(row.cells for row in rows)]
         title = "Expected tokens per round: Σ stop_probs · (depth + 1)"
-        Console(width=None if sys.stdout.isatty() else 150).print(shown(cells, title=title, caption=caption_of(cfg)))
+        caption = caption_of(cfg, len(prompts))
+        Console(width=None if sys.stdout.isatty() else 150).print(shown(cells, title=title, caption=caption))
         (folder / "rules.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
-        (folder / "rules.md").write_text(f"{markdown(cells)}\n{caption_of(cfg)}.\n", encoding="utf-8")
+        (folder / "rules.md").write_text(f"{markdown(cells)}\n{caption}.\n", encoding="utf-8")
         print(f"rules.json and rules.md: {folder}")

@@ -19,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from framework.kernels import small_attention
 
-NAME, FLEX = OURS = ("fused", "flex")
+FUSED, FLEX = OURS = ("fused", "flex")
 # Flash attention takes no explicit mask. transformers' flex attention repeats keys unless the number of heads is a
 # power of two, and on a CPU compiles a kernel for every shape of an eager pass.
 IMPLEMENTATIONS = (*OURS, "sdpa", "eager")
@@ -64,7 +64,7 @@ def running_with(model: PreTrainedModel, implementation: str) -> Iterator[None]:
 
 def register() -> None:
     """Register both attentions of this module with transformers under their names."""
-    AttentionInterface.register(NAME, fused_attention)
+    AttentionInterface.register(FUSED, fused_attention)
     AttentionInterface.register(FLEX, blockwise_attention)
     for name in OURS:
         AttentionMaskInterface.register(name, sdpa_mask)
@@ -101,7 +101,7 @@ def fused_attention(
     Raises:
         TypeError: an argument, or a combination of arguments, is not implemented.
     """
-    _refuse_unknown(NAME, others, KNOWN_ARGUMENTS, "eager or sdpa")
+    _refuse_unknown(FUSED, others, KNOWN_ARGUMENTS, "eager or sdpa")
     num_rows, num_heads, num_tokens, size = query.shape
     plain = softcap is None and s_aux is None
     causal = attention_mask is None and num_tokens > 1
@@ -195,7 +195,7 @@ def blockwise_attention(
     if not isinstance(attention_mask, BlockMask):
         return fused_attention(module, query, key, value, attention_mask, softcap, s_aux, **others)
     known = KNOWN_ARGUMENTS - {"position_bias", "dropout"}
-    _refuse_unknown(FLEX, others | {"s_aux": s_aux, "dropout": others.get("dropout") or None}, known, NAME)
+    _refuse_unknown(FLEX, others | {"s_aux": s_aux, "dropout": others.get("dropout") or None}, known, FUSED)
     as_is = torch.compiler.is_compiling() or query.device.type == "cpu"
     attend: Any = flex_attention if as_is else _compiled_flex()
     mixed = attend(

@@ -512,7 +512,7 @@ def served(model: PreTrainedModel, attention: str, **settings: Any) -> CachedLM:
     """
     fused_attention.register()
     own = own_attention(model)
-    ours = fused_attention.NAME if attention == AUTO else attention
+    ours = fused_attention.FUSED if attention == AUTO else attention
     if ours in OURS and can_change(model):
         model.set_attn_implementation(ours)
         try:

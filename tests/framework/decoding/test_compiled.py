@@ -290,7 +290,7 @@ def test_fused_attention_is_sdpa(num_rows, num_tokens):
 
     expected = logits_of("sdpa", False)
     for as_graph in (False, True):
-        torch.testing.assert_close(logits_of(fused_attention.NAME, as_graph), expected, rtol=0, atol=2e-6)
+        torch.testing.assert_close(logits_of(fused_attention.FUSED, as_graph), expected, rtol=0, atol=2e-6)
 
 
 def test_fused_attention_takes_a_mask_of_bool(monkeypatch):

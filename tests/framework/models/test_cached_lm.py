@@ -12,7 +12,7 @@ from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sequences import Sequences
 from framework.core.tree import Chain, Tree
 from framework.drafting.drafter_cache import DrafterCache
-from framework.models.attention import FLEX, NAME, OURS, own_attention, running_with
+from framework.models.attention import FLEX, FUSED, OURS, own_attention, running_with
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 
 GPT_NEO = {"num_layers": 2, "num_heads": 4}
@@ -131,7 +131,7 @@ def test_every_round_is_exact(family, attention, dtype):
     play(tiny_cached_lm(family, attention=attention, dtype=dtype))
 
 
-@pytest.mark.parametrize("attention", [NAME, "sdpa", "eager"])
+@pytest.mark.parametrize("attention", [FUSED, "sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_half_precision_is_close(family, dtype, attention):
@@ -189,7 +189,7 @@ def test_windows_chunks_sinks_and_shared_keys_are_exact(family, config, attentio
         rounds.tree_round(parents)
 
 
-@pytest.mark.parametrize("attention", [NAME, None], ids=["fused", "own"])
+@pytest.mark.parametrize("attention", [FUSED, None], ids=["fused", "own"])
 @pytest.mark.parametrize(
     ("family", "config"), [("mistral", {"sliding_window": 4}), ("llama4_text", LLAMA4 | {"attention_chunk_size": 4})]
 )

@@ -170,7 +170,7 @@ def test_what_sources_are_padded_with_is_not_seen(family, attention, dtype):
 @pytest.mark.parametrize("family", WITH_ENCODER)
 def test_compiled_graphs_do_not_look_at_what_sources_are_padded_with(family, as_traced):
     fused_attention.register()
-    target = tiny_target(family, attention=fused_attention.NAME)
+    target = tiny_target(family, attention=fused_attention.FUSED)
     engine, stopping = engine_of(target, "prompt_lookup", as_graph=True), Stopping(max_new_tokens=12)
     baseline = Autoregressive(target=target, sampling=GREEDY, compiled=True)
     for decoder in (baseline, engine):
