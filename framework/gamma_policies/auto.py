@@ -51,7 +51,7 @@ class Auto:
             most_loss: share of the time without drafts that tests may cost, in [0, 1].
             prior_weight: weight of the profile's acceptance rates in tested rows, and of its share of rounds with a
                 draft in rounds, > 0.
-            forgetting: in (0, 1], decay of a round's weight with every later one; 1: no decay.
+            forgetting: in (0, 1], decay of a round's weight with every later one that drafts; 1: no decay.
             profile: path of a profile to use, or of a record that holds one; None: the one that an experiment stored
                 or measures.
 
@@ -151,12 +151,12 @@ class Auto:
         return best if speeds[best] >= 1 + self._margin else 0
 
     def observe(self, readout: Readout) -> None:
-        decoding = self._acceptance.active
+        rows_before = self._acceptance.active
         self._acceptance.observe(self._gamma, readout)
         if self._gamma:
             self._num_tried = self._forgetting * self._num_tried + 1
             self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
-        if self._gamma or decoding != self._acceptance.active:
+        if self._gamma or rows_before != self._acceptance.active:
             self._best = None
         if not self._pays:
             self._budget = min(self._budget + self._gain(readout), self._candidates.lost_by_test)

@@ -82,7 +82,7 @@ class WithRows(GammaPolicy, Protocol):
     """Optional: a policy that keeps a state per row."""
 
     def begin_rows(self, rows: list[int]) -> None:
-        """Forget the outcomes of these rows, which begin with other prompts."""
+        """Begin these rows with other prompts, and thus without outcomes of their own."""
         ...
 
 

@@ -165,9 +165,9 @@ class AcceptanceByDepth:
 
 
 class AcceptanceByRow:
-    """Acceptance by depth of every row that decodes; that of all others, also of ended ones, is its prior.
+    """Acceptance by depth of each row, with the acceptance of all other rows, ended ones included, as its prior.
 
-    Rows that end first accept more than those that remain, so a mean over all that was seen would promise too much.
+    Rows that end first accept more than the others, so a mean over all rows overestimates the rest.
     """
 
     def __init__(self, deepest: int, *, forgetting: float):
@@ -196,13 +196,14 @@ class AcceptanceByRow:
         self._counts += tested & (self._depths < accepted), tested
 
     def begin_rows(self, rows: Sequence[int]) -> None:
-        """Forget whose the outcomes of these rows were; they remain in the prior of all."""
+        """Move the outcomes of these rows to the prior of all rows; they decode from now on."""
+        self.active = sorted({*self.active, *rows})
         if self._counts.size:
             self._ended += self._counts[:, rows].sum(1)
             self._counts[:, rows] = 0
 
     def rates(self, prior: Sequence[float], weight: float) -> list[list[float]]:
-        """Rate of every depth for each row that decodes; before the first round, one list for all.
+        """Rate of every depth for each row that decodes; before the first draft, one list for all.
 
         Args:
             prior: rates by depth before any round, at least one; the last entry serves deeper ones.
@@ -212,5 +213,5 @@ class AcceptanceByRow:
         own = self._counts[:, self.active] if self._counts.size else np.zeros((2, 1, len(self._depths)))
         accepted, tested = (self._ended + self._counts.sum(1))[:, None] - own  # of the others
         others = (weight * priors + accepted) / (weight + tested)
-        found: list[list[float]] = ((weight * others + own[0]) / (weight + own[1])).tolist()
-        return found
+        rates: list[list[float]] = ((weight * others + own[0]) / (weight + own[1])).tolist()
+        return rates

@@ -133,7 +133,7 @@ def make_prompts(
     if not prompts:
         raise ValueError(f"prompts= gives no prompt; skipped as longer than {max_tokens} tokens: {num_skipped} texts")
     if count is not None and len(prompts) < count:
-        LOG.info("prompts.count is %d, and the source has %d that fit", count, len(prompts))
+        LOG.info("count is %d, and the source of prompts has %d that fit; these are used", count, len(prompts))
     return PromptSet(prompts=prompts, num_truncated=num_truncated, num_skipped=num_skipped, chat=as_chat)
 
 

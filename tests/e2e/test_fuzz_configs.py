@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -127,8 +126,7 @@ def measured(arguments: list[str], folder: Path) -> tuple[int | str | None, list
     return code, [line for line in err.getvalue().splitlines() if line.strip() and not line.startswith(echo)]
 
 
-@pytest.mark.slow
-@fuzz(10, wild=overrides())
+@fuzz(10, few=False, wild=overrides())
 def test_measure_runs_or_names_the_key(wild: list[str]) -> None:
     tiny_folder, usual = tiny()
     drafter = wild[0].removeprefix("drafter=")

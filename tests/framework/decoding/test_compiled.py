@@ -247,7 +247,6 @@ def test_drafts_that_the_policy_ends_are_drafted_outside():
     assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
 
 
-@pytest.mark.slow
 def test_end_of_text_and_other_batches(caplog):
     """The same compiled graphs serve new prompts; each batch size has its own, and the log has a line for each."""
     caplog.set_level("INFO", "framework")

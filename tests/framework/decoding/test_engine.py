@@ -266,17 +266,19 @@ def test_memory_does_not_grow_with_the_rounds(name):
         pytest.skip("it stores up to `buffer` texts to learn from")
     decoder.generate([[5, 6, 7]] * 2, stopping=Stopping(max_new_tokens=12), seeds=[0, 1])  # builds the cached trees
     gc.freeze()  # looking through all objects of the other tests takes seconds
-    decoding = decoder.begin(
-        [[5, 6, 7]] * 2, stopping=stopping, seeds=[0, 1], detailed=False, stopwatch=Stopwatch(target.device)
-    )
-    for _ in range(5):
-        decoder.round(decoding)
-    early, rounds = live_bytes(), 0
-    while decoding.finisher.most_remaining:
-        decoder.round(decoding)
-        rounds += 1
-    late = live_bytes()
-    gc.unfreeze()
+    try:
+        decoding = decoder.begin(
+            [[5, 6, 7]] * 2, stopping=stopping, seeds=[0, 1], detailed=False, stopwatch=Stopwatch(target.device)
+        )
+        for _ in range(5):
+            decoder.round(decoding)
+        early, rounds = live_bytes(), 0
+        while decoding.finisher.most_remaining:
+            decoder.round(decoding)
+            rounds += 1
+        late = live_bytes()
+    finally:
+        gc.unfreeze()
     assert rounds > 20 and late <= early
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -69,9 +68,9 @@ class Recorder(Witness):
 # Temperature 0
 
 
-@pytest.mark.slow
 @fuzz(
     20,
+    few=False,
     case=cases(ALL_POLICIES, models(torch.float64, torch.float32)),
     verifier=st.sampled_from([SpeculativeSampling(), Lenience(lenience=1)]),
     detailed=st.booleans(),
@@ -172,9 +171,9 @@ def has_offered_child(draft: Draft, row: Tensor) -> Tensor:
 # Above temperature 0
 
 
-@pytest.mark.slow
 @fuzz(
     15,
+    few=False,
     case=cases(PER_ROW, models(torch.float64)),
     verifier=st.one_of(st.just(SpeculativeSampling()), LENIENT),
     sampling=DRAWING,
@@ -218,9 +217,9 @@ def assert_rows_are_alone(case: Case, verifier: Verifier, sampling: Sampling, or
 FORGETFUL = policies(*(name for name in POLICY_NAMES if name != "draft_exit"))
 
 
-@pytest.mark.slow
 @fuzz(
     2,
+    few=False,
     case=cases(FORGETFUL, models(torch.float64, sizes=st.sampled_from(THREE_SIZES))),
     sampling=st.one_of(st.just(GREEDY), DRAWING),
     stops=st.lists(st.lists(st.integers(0, MAX_GAMMA), min_size=1, max_size=5), min_size=1, max_size=6),

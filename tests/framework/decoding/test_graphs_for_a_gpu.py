@@ -115,8 +115,7 @@ def test_a_round_updates_fixed_buffers_and_returns_its_summary(name, traced):
         assert len(each.addresses) == 1, "recorded again in every generation"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["baseline", "medusa"])
+@pytest.mark.parametrize("name", mostly_slow(["baseline", "medusa"], fast=["baseline"]))
 def test_rounds_are_queued_unless_the_host_acts_between_them(name, traced, monkeypatch):
     target = tiny_target(num_hidden_layers=1)
     eager, graph = decoders(target, name)

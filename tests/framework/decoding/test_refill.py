@@ -110,7 +110,6 @@ def test_a_prompt_may_be_read_in_chunks(drafter_of):
     assert refilled(decoders[1]).tokens == alone(decoders[0])
 
 
-@pytest.mark.slow
 def test_thresholds_of_a_row_begin_anew(target, drafter_of):
     policy = DraftExit(max_gamma=3, threshold=0.0, alpha_target=1.0, b1=0.5, b2=0.0, eps=0.5)
     decoder = engine_of(target, drafter_of("small_transformer"), DRAWN, policy)
@@ -161,8 +160,7 @@ def test_rows_are_busy_until_the_queue_is_empty(target, drafter_of):
     assert tally.num_passes < 0.8 * passes_apart  # ... in fewer passes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_plain", [False, True], ids=["draft", "plain"])
+@pytest.mark.parametrize("is_plain", [pytest.param(False, marks=pytest.mark.slow), True], ids=["draft", "plain"])
 def test_compiled_rounds_go_on_unchanged(is_plain, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")

@@ -107,6 +107,11 @@ def test_a_prompt_that_begins_in_a_row_has_the_rates_of_all() -> None:
     assert policy.rates[1] == pytest.approx([(4.5 / 5) / 5])  # the other row: 4 of 4
     policy.begin_rows([1])
     assert policy.rates[1] == pytest.approx([4.5 / 9])
+    policy.next_gamma()
+    policy.observe(readout((1, 1), (1, 0, False)))  # the second row waits for a prompt
+    assert len(policy.rates) == 1
+    policy.begin_rows([1])
+    assert len(policy.rates) == 2
 
 
 def test_a_row_without_a_node_in_a_round_that_drafts_counts_as_rejected_unless_its_budget_ends() -> None:

@@ -144,7 +144,6 @@ def test_compiled_graphs_give_the_tokens_of_the_eager_loop(name, prompts, as_tra
     assert graph.generate(prompts, stopping=stopping, seeds=seeds).tokens == expected
 
 
-@pytest.mark.slow
 @ONE_OR_RAGGED
 def test_compiled_plain_decoding_too(prompts, as_traced):
     target, seeds = tiny_target("t5"), list(range(len(prompts)))

@@ -16,6 +16,7 @@ from framework.gamma_policies.fixed import Fixed
 from framework.metrics.equality import differences, within_float32
 from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
+from tests.support.slow_cases import mostly_slow
 
 WINDOW, NEW_TOKENS, CONTEXT = 16, 200, 256
 ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
@@ -59,8 +60,7 @@ def check(family: str, tokens: list[list[int]]) -> None:
     assert within_float32(found, len(PROMPT_LENGTHS) * NEW_TOKENS), found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mostly_slow(FAMILIES, fast=["mistral"]))
 def test_plain_decoding(family):
     loop = Autoregressive(target=target_of(family), sampling=Sampling(temperature=0))
     check(family, loop.generate(prompts(), stopping=Stopping(NEW_TOKENS), seeds=[0] * len(PROMPT_LENGTHS)).tokens)

@@ -105,7 +105,7 @@ def test_count_takes_the_first_and_reads_no_further() -> None:
 def test_count_beyond_what_is_there_takes_what_is_there_and_says_so(caplog) -> None:
     with caplog.at_level("INFO"):
         assert len(prompts_of(Texts("one", "two"), count=5).prompts) == 2
-    assert caplog.messages == ["prompts.count is 5, and the source has 2 that fit"]
+    assert caplog.messages == ["count is 5, and the source of prompts has 2 that fit; these are used"]
 
 
 def test_overflow_is_an_error_that_says_what_to_change() -> None:
