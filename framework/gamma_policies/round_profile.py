@@ -6,6 +6,7 @@ from math import inf
 from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framework.core.draft import Readout
 from framework.gamma_policies.gamma_policy import LARGEST, Costs, GammaPolicy, is_cost_aware
@@ -130,6 +131,14 @@ def give_costs(policy: GammaPolicy, costs: Costs) -> None:
         policy.use_profile(RoundProfile.of_costs(costs))
 
 
+def _outcomes(gamma: int, readout: Readout, depths: NDArray[np.int_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Accepted nodes and tested ones of a round of this gamma, by row and depth from 0, both [B, depths]."""
+    accepted = np.array(readout.accepted)[:, None]
+    most = np.minimum(np.array(readout.max_depth), gamma)[:, None]
+    tested = np.array(readout.active, dtype=bool)[:, None] & (depths < np.minimum(accepted + 1, most))
+    return tested & (depths < accepted), tested
+
+
 class AcceptanceByDepth:
     """Running shares of the rows that accept a node at each depth, among those that accepted all nodes above.
 
@@ -147,13 +156,10 @@ class AcceptanceByDepth:
 
     def observe(self, gamma: int, readout: Readout) -> None:
         """Count one round of this gamma."""
-        if not readout.num_nodes:
-            return
-        for active, accepted, most in zip(readout.active, readout.accepted, readout.max_depth, strict=True):
-            if active:
-                for depth in range(min(accepted + 1, gamma, most)):
-                    self.accepted[depth] += depth < accepted
-                    self.tested[depth] += 1
+        if readout.num_nodes:
+            accepted, tested = _outcomes(gamma, readout, np.arange(len(self.tested)))
+            self.accepted = (self.accepted + accepted.sum(0)).tolist()
+            self.tested = (self.tested + tested.sum(0)).tolist()
 
     def measured(self) -> list[float]:
         """Rate of every depth, drawn towards the rate of the depth above where few rows were tested."""
@@ -190,10 +196,7 @@ class AcceptanceByRow:
             self._counts = np.pad(self._counts, ((0, 0), (0, new), (0, 0)))
         self._ended *= self._forgetting
         self._counts *= self._forgetting
-        accepted = np.array(readout.accepted)[:, None]
-        most = np.minimum(np.array(readout.max_depth), gamma)[:, None]
-        tested = np.array(readout.active, dtype=bool)[:, None] & (self._depths < np.minimum(accepted + 1, most))
-        self._counts += tested & (self._depths < accepted), tested
+        self._counts += _outcomes(gamma, readout, self._depths)
 
     def begin_rows(self, rows: Sequence[int]) -> None:
         """Move the outcomes of these rows to the prior of all rows; they decode from now on."""

@@ -334,7 +334,7 @@ def test_no_batch_is_kept_alive_by_the_next_one() -> None:
 CONTRACTS = [
     ("llama", {"skip_attention": [1], "skip_mlp": [0]}),
     ("gpt2", {"exit_after": 1}),
-    *(pytest.param(family, {"skip_attention": [0]}, marks=pytest.mark.slow) for family in FAMILIES),
+    *((family, {"skip_attention": [0]}) for family in FAMILIES),
 ]
 
 

@@ -361,21 +361,15 @@ def fitting(study: str) -> list[str]:
     Of numbers the last one is left, if another option still has several values.
     """
     own = ["prompts=jsonl", *FITTING.get(study, [])]
+    fixed = {override.partition("=")[0] for override in own}
     params = OmegaConf.to_container(OmegaConf.load(CONF / "study" / f"{study}.yaml").hydra.sweeper.params)
-    swept = {key: str(values).split(",") for key, values in params.items() if key not in dict(map(as_pair, own))}
-    swept = {key: values for key, values in swept.items() if len(values) > 1}
-    left = {
-        key: [values[0], values[-1]] for key, values in swept.items() if not re.search(r"[\[({'\"]", ",".join(values))
-    }
-    numbers = [key for key, values in left.items() if all(re.fullmatch(r"[\d.]+", value) for value in values)]
-    for key in numbers[len(numbers) == len(swept) :]:
-        left[key] = left[key][-1:]
-    return [*own, *(f"{key}={','.join(values)}" for key, values in left.items())]
-
-
-def as_pair(override: str) -> tuple[str, str]:
-    key, _, value = override.partition("=")
-    return key, value
+    swept = {key: str(values) for key, values in params.items() if key not in fixed and "," in str(values)}
+    plain = {key: values.split(",") for key, values in swept.items() if not re.search(r"[\[({'\"]", values)}
+    numbers = [key for key, values in plain.items() if all(re.fullmatch(r"[\d.]+", value) for value in values)]
+    if len(numbers) == len(swept):
+        numbers = numbers[1:]  # one option keeps two values
+    ends = {key: values[-1:] if key in numbers else [values[0], values[-1]] for key, values in plain.items()}
+    return [*own, *(f"{key}={','.join(values)}" for key, values in ends.items())]
 
 
 def _tiny_library(init, tiny_folder):

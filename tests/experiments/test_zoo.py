@@ -95,23 +95,21 @@ def decoded_with(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one_in", [3, 1])
-def test_the_baseline_equals_hugging_face_on_held_out_prompts(one_in):
+def test_the_baseline_equals_hugging_face_on_held_out_prompts():
     decoder = HuggingFaceGenerate(target=target(), sampling=GREEDY)
-    got = [decoder.generate([prompt], stopping=stopping(), seeds=[0]).tokens[0] for prompt in prompts()[::one_in]]
-    assert len(got) >= 30 // one_in
-    assert_equals_baseline(got, one_in)
+    got = [decoder.generate([prompt], stopping=stopping(), seeds=[0]).tokens[0] for prompt in prompts()]
+    assert len(got) >= 30
+    assert_equals_baseline(got, 1)
 
 
 # One of each kind: copied, drawn by a model, by heads, as a tree, and learning on the way.
 KINDS = ["prompt_lookup", "small_transformer", "medusa", "transformer_tree", "online_small_transformer"]
-FEW = [(name, 3, 8) for name in KINDS]
 # Alone, a prompt takes the way of one row, which some of them show.
-ALL = [*((name, 3, 8) for name in DRAFTERS if name not in KINDS), *((name, 6, 1) for name in KINDS)]
+CASES = [*((name, 3, 8) for name in DRAFTERS), *((name, 6, 1) for name in KINDS)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, one_in, batch_size", [*FEW, *ALL])
+@pytest.mark.parametrize("name, one_in, batch_size", CASES)
 def test_every_drafter_equals_the_baseline_on_held_out_prompts(name, one_in, batch_size):
     got = decoded_with(target(), _drafter(name), prompts()[::one_in], stopping(), batch_size)
     assert_equals_baseline(got, one_in)
@@ -211,10 +209,8 @@ def test_the_translation_target_writes_what_hugging_face_has_it_write():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "size, batch_size",
-    [("small", 8), ("base", 1), ("large", 8), ("small", 1), ("base", 8), ("large", 1)],
-)
+@pytest.mark.parametrize("size", ["small", "base", "large"])
+@pytest.mark.parametrize("batch_size", [1, 8])
 def test_translations_with_each_drafter_are_the_targets_own(size, batch_size):
     path = str(TRANSLATION / f"drafter_{size}")
     model = load_draft_model(path=path, dtype="float32", attention="sdpa")

@@ -1,4 +1,4 @@
-"""Drafters that stand for all, where every one would take long."""
+"""Drafters that stand for all where every one would take long: KINDS, and FAST ones of them in the fast tests."""
 
 from collections.abc import Iterable
 from typing import Any
