@@ -16,7 +16,7 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(overview())
         return
-    with one_line_errors():
+    with one_line_errors(interrupted=None):
         if name not in commands():
             raise ValueError(wrong_choice("the command", name, list(commands())))
     sys.argv = [sys.argv[0], *arguments]

@@ -397,7 +397,7 @@ def check_before_loading(cfg: DictConfig) -> None:
 
 @command("benchmark")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors():
+    with one_line_errors(interrupted="nothing was kept"):
         check_before_loading(cfg)
         started = time.perf_counter()
         samplings = [build_sampling(at_temperature(cfg, temperature)) for temperature in cfg.temperatures]

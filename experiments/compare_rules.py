@@ -281,7 +281,7 @@ def naming(key: str) -> Iterator[None]:
 
 @command("compare_rules")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(), torch.no_grad():
+    with one_line_errors(interrupted="nothing was kept"), torch.no_grad():
         check_before_loading(cfg)
         with status("loading the target"):
             target = build_target(cfg)

@@ -126,7 +126,7 @@ def table(rows: list[tuple[str, str, Tally]], varied: str) -> Cells:
 
 @command("replay")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors():
+    with one_line_errors(interrupted="nothing was kept"):
         folder = Path(HydraConfig.get().runtime.output_dir)
         rows = []
         with status("replaying the references") as doing:

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,8 +57,15 @@ def relative(folder: Path) -> Path:
     return folder.absolute() if ".." in relative.parts else relative
 
 
+def finished_prompts() -> str:
+    """Number and folder of the prompts that this command has recorded, for the message of an interrupt."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    number = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("prompts.jsonl"))
+    return f"finished prompts: {number}" + (f", recorded in {relative(folder)}" if number else "")
+
+
 @contextmanager
-def one_line_errors(*, interrupted: str | None = "finished prompts are in prompts.jsonl") -> Iterator[None]:
+def one_line_errors(*, interrupted: str | Callable[[], str] | None = finished_prompts) -> Iterator[None]:
     """Turn errors of the user's input into one line and exit status 1.
 
     Other errors are bugs and keep their traceback.
@@ -67,7 +74,8 @@ def one_line_errors(*, interrupted: str | None = "finished prompts are in prompt
     with that line instead of exiting.
 
     Args:
-        interrupted: where to find the results after an interrupt, for its message; None: KeyboardInterrupt passes.
+        interrupted: place of the results after an interrupt, or a function that names it; None: KeyboardInterrupt
+            passes.
     """
     try:
         yield
@@ -96,11 +104,11 @@ def value_errors() -> Iterator[None]:
         raise ValueError(str(error).splitlines()[0]) from error
 
 
-def _in_one_line(error: BaseException, interrupted: str | None) -> str | None:
+def _in_one_line(error: BaseException, interrupted: str | Callable[[], str] | None) -> str | None:
     """One-line message of an error; None if it keeps its traceback."""
     match error:
         case KeyboardInterrupt():
-            return interrupted and f"interrupted; {interrupted}"
+            return interrupted and f"interrupted; {interrupted() if callable(interrupted) else interrupted}"
         case InstantiationException():
             # The constructor's message states the given value, the allowed ones and the key.
             return _named(error.__cause__ or error)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 
-from experiments.config.help_text import CONF
+from experiments.config.help_text import CONF, command_of
 from experiments.config.override_checks import check_overrides
 from experiments.config.parsed_overrides import OverrideError, quoted, quoted_path, wrong_choice
 
@@ -17,6 +17,7 @@ from experiments.config.parsed_overrides import OverrideError, quoted, quoted_pa
 MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": ("drafter.model.path={}",)}
 LITERAL = "prompt="  # an option whose text may hold parentheses, commas and quotes
 EXCLUSIVE = ("run", "multirun", "cfg", "info", "shell_completion")  # flags of which Hydra takes one
+SHARED = ("common", "help")  # yamls that others include
 WITHOUT_CHECK = ("help", "hydra_help", "info", "shell_completion")
 
 
@@ -31,7 +32,7 @@ def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
     flags = _flags(arguments)
     if any(getattr(flags, name) for name in WITHOUT_CHECK):
         return list(arguments)
-    _check_places(flags)
+    _check_places(flags, config_name)
     overrides = check_overrides(
         flags.config_name or config_name,
         flags.overrides,
@@ -99,16 +100,20 @@ def _flags(arguments: Sequence[str]) -> Namespace:
     return flags
 
 
-def _check_places(flags: Namespace) -> None:
+def _check_places(flags: Namespace, name: str) -> None:
     """
+    Args:
+        name: the command.
+
     Raises:
-        ValueError: a flag names a yaml or a folder that does not exist.
+        ValueError: a flag names a folder that does not exist, or a yaml that does not exist or is another command's.
     """
     if flags.config_path:
         raise OverrideError("--config-path would replace conf/; add a folder with --config-dir=FOLDER")
     if flags.config_dir and not Path(flags.config_dir).is_dir():
         raise OverrideError(f"--config-dir is {flags.config_dir!r}, no such folder; allowed: a folder of yamls")
-    folders = {CONF, Path(flags.config_dir or CONF)}
-    known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
+    own = [path.stem for path in CONF.glob("*.yaml") if path.stem not in SHARED and command_of(path.stem) == name]
+    theirs = [path.stem for path in Path(flags.config_dir).glob("*.yaml")] if flags.config_dir else []
+    known = sorted({*own, *theirs})
     if flags.config_name and flags.config_name.removesuffix(".yaml") not in known:
         raise OverrideError(wrong_choice("--config-name", flags.config_name, known))

@@ -153,7 +153,7 @@ class Auto:
     def observe(self, readout: Readout) -> None:
         rows_before = self._acceptance.active
         self._acceptance.observe(self._gamma, readout)
-        if self._gamma:
+        if self._gamma and max(readout.max_depth) > 0:  # a row's last token needs no draft
             self._num_tried = self._forgetting * self._num_tried + 1
             self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
         if self._gamma or rows_before != self._acceptance.active:

@@ -28,6 +28,11 @@ MISTAKES = [
     ("measure", ["drafter.modl.path=x"], "drafter.modl.path is no option of measure; did you mean drafter.model.path?"),
     ("measure", ["engine.compil=true"], "engine.compil is no option of measure; did you mean engine.compile?"),
     ("measure", ["+engine.graphs=true"], "engine.graphs is no option of measure; see python -m"),
+    (
+        "measure",
+        ["gamma.candidates=[0,2]"],
+        "gamma.candidates is no option of measure; select one that has it: gamma=auto",
+    ),
     ("measure", ["batchsize=4"], "batchsize is no option of measure; did you mean batch_size?"),
     ("measure", ["xyzzy=4"], "xyzzy is no option of measure; see python -m experiments.measure --help"),
     ("measure", ["~xyzzy"], "xyzzy is no option of measure; see python -m experiments.measure --help"),
@@ -122,6 +127,7 @@ MISTAKES = [
     ("measure", ["-m", "--cfg", "job"], "--multirun and --cfg exclude each other; leave one out"),
     # missing files
     ("measure", ["--config-name=measur"], "--config-name is 'measur'; did you mean measure? allowed: "),
+    ("make_pair", ["--config-name=measure"], "--config-name is 'measure'; allowed: larger_summaries, "),
     ("measure", ["--config-dir=nowhere"], "--config-dir is 'nowhere', no such folder"),
     ("measure", ["--config-path=nowhere"], "--config-path would replace conf/; add a folder with --config-dir=FOLDER"),
 ]
