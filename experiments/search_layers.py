@@ -47,7 +47,7 @@ MADE_OF = ("objective", "cost", "gamma", "sampling", "prompts", "rounds", "max_n
 
 @command("search_layers")
 def main(cfg: DictConfig) -> None:
-    with one_line_errors(interrupted="nothing was kept"):
+    with one_line_errors(interrupted="the same command resumes the search"):
         search_layers(cfg)
 
 

@@ -58,10 +58,10 @@ def relative(folder: Path) -> Path:
 
 
 def finished_prompts() -> str:
-    """Number and folder of the prompts that this command has recorded, for the message of an interrupt."""
+    """Number of finished prompts in the folder of this command, for the message of an interrupt."""
     folder = Path(HydraConfig.get().runtime.output_dir)
-    number = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("prompts.jsonl"))
-    return f"finished prompts: {number}" + (f", recorded in {relative(folder)}" if number else "")
+    number = sum(path.read_bytes().count(b"\n") for path in folder.rglob("prompts.jsonl"))
+    return f"finished prompts of all points: {number}" + (f", recorded in {relative(folder)}" if number else "")
 
 
 @contextmanager

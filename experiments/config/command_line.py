@@ -17,7 +17,7 @@ from experiments.config.parsed_overrides import OverrideError, quoted, quoted_pa
 MODEL_FLAGS = {"--target": ("target=pretrained", "target.path={}"), "--draft": ("drafter.model.path={}",)}
 LITERAL = "prompt="  # an option whose text may hold parentheses, commas and quotes
 EXCLUSIVE = ("run", "multirun", "cfg", "info", "shell_completion")  # flags of which Hydra takes one
-SHARED = ("common", "help")  # yamls that others include
+SHARED = ("common", "help", "training_text")  # yamls that others include
 WITHOUT_CHECK = ("help", "hydra_help", "info", "shell_completion")
 
 
@@ -112,8 +112,11 @@ def _check_places(flags: Namespace, name: str) -> None:
         raise OverrideError("--config-path would replace conf/; add a folder with --config-dir=FOLDER")
     if flags.config_dir and not Path(flags.config_dir).is_dir():
         raise OverrideError(f"--config-dir is {flags.config_dir!r}, no such folder; allowed: a folder of yamls")
-    own = [path.stem for path in CONF.glob("*.yaml") if path.stem not in SHARED and command_of(path.stem) == name]
-    theirs = [path.stem for path in Path(flags.config_dir).glob("*.yaml")] if flags.config_dir else []
-    known = sorted({*own, *theirs})
-    if flags.config_name and flags.config_name.removesuffix(".yaml") not in known:
-        raise OverrideError(wrong_choice("--config-name", flags.config_name, known))
+    if not flags.config_name:
+        return
+    own = [path.stem for path in CONF.glob("*.yaml") if path.stem not in SHARED]
+    known = {each for each in own if command_of(each) in (name, "")}
+    if flags.config_dir:
+        known |= {path.stem for path in Path(flags.config_dir).glob("*.yaml")}
+    if flags.config_name.removesuffix(".yaml") not in known:
+        raise OverrideError(wrong_choice("--config-name", flags.config_name, sorted(known)))

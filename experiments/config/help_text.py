@@ -29,9 +29,10 @@ def _description(name: str) -> str:
 
 
 def command_of(part: str) -> str:
-    """The command in the second comment of a yaml such as study/gamma: measure."""
+    """The command in the second comment of a yaml such as study/gamma: measure; "" if it names none."""
     lines = (CONF / f"{part}.yaml").read_text(encoding="utf-8").splitlines()
-    return next(line.split()[3] for line in lines if line.startswith("# python -m ")).removeprefix("experiments.")
+    named = (line.split()[3] for line in lines if line.startswith("# python -m "))
+    return next(named, "").removeprefix("experiments.")
 
 
 def parts() -> str:

@@ -394,22 +394,25 @@ class _Overrides:
             return f"{key} is set, and {name} is none of drafters={list(chosen.drafters)}; add it there"
         allowed = f"see {self._command} --help"
         present = keys_of(OmegaConf.to_container(chosen, resolve=False))
+        others = self._choices_with(group, rest, chosen)
         near = near_keys(key, [*(each for each in present if not each.startswith("hydra")), *self._groups()])
         if group == "search_space" and group in chosen:
             allowed = "allowed: '+search_space={KEY: {low: 1, high: 8}}'"
-        elif group in chosen and (others := self._choices_with(group, rest)):
-            allowed = f"select one that has it: {' or '.join(f'{group}={other}' for other in others[:3])}"
-        elif near:
-            allowed = f"did you mean {' or '.join(near)}?"
+        elif near or others:
+            advice = [f"did you mean {' or '.join(near)}?"] if near else []
+            advice += [f"select one that has it: {', '.join(others)}"] if others else []
+            allowed = " or ".join(advice)
         elif group not in chosen and (choices := self._choices(parsed(f"{group}=x"))):
             allowed = f"no {group} is selected; add {group}=CHOICE: {', '.join(choices)}"
         return f"{key} is no option of {self._config_name}; {allowed}"
 
-    def _choices_with(self, group: str, option: str) -> list[str]:
-        """Choices of a group whose yaml has this option."""
-        yamls = [CONF / group / f"{choice}.yaml" for choice in self._choices(parsed(f"{group}=x")) if option]
+    def _choices_with(self, group: str, option: str, chosen: DictConfig) -> list[str]:
+        """Other choices of a selected group, of this repository, whose yaml has this option: gamma=auto."""
+        choices = self._choices(parsed(f"{group}=x")) if option and group in chosen else []
+        yamls = [CONF / group / f"{each}.yaml" for each in choices if each != chosen.hydra.runtime.choices.get(group)]
         nodes = {path.stem: OmegaConf.load(path) for path in yamls if path.is_file()}
-        return [choice for choice, node in nodes.items() if isinstance(node, DictConfig) and has_key(node, option)]
+        having = [name for name, node in nodes.items() if isinstance(node, DictConfig) and has_key(node, option)]
+        return [f"{group}={name}" for name in having]
 
     def _check_replaced(self, key: str, override: Override, chosen: DictConfig) -> None:
         """

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from experiments.config.cli_errors import announce
+from experiments.config.progress import Steps
 from experiments.measurement.plan import Batch
 from experiments.results.round_profiles import Identity, identity_of, load_profile, store_profile, with_identity
 from framework.core.draft import Readout
@@ -97,7 +98,8 @@ def measure_rounds(engine: Engine, batches: Sequence[Batch], gammas: Sequence[in
     restarts: list[float] = []
     misses: list[float] = []  # in rounds without a draft
     num_tried = 0
-    with preserve_learned_state(engine.drafter):
+    passes = (1 + REPEATS) * len(gammas)
+    with preserve_learned_state(engine.drafter), Steps(passes, "rounds", is_timed=True) as steps:
         for repeat in range(1 + REPEATS):
             batch, medians = batches[repeat % len(batches)], {}
             missed: list[float] = []
@@ -113,6 +115,7 @@ def measure_rounds(engine: Engine, batches: Sequence[Batch], gammas: Sequence[in
                 if repeat:
                     num_tried += sum(number > 0 for number, _, _ in settled)
                     restarts += _seconds(rounds, draft) if draft and not gamma else []
+                steps.update(f"rounds with gamma {gamma}", advance=1)
             repeats.append(medians)
             if repeat and 0 in medians:
                 misses += [seconds / medians[0] for seconds in missed]

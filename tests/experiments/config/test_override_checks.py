@@ -33,6 +33,7 @@ MISTAKES = [
         ["gamma.candidates=[0,2]"],
         "gamma.candidates is no option of measure; select one that has it: gamma=auto",
     ),
+    ("measure", ["drafter.path=x"], "drafter.path is no option of measure; did you mean drafter.model.path? or select"),
     ("measure", ["batchsize=4"], "batchsize is no option of measure; did you mean batch_size?"),
     ("measure", ["xyzzy=4"], "xyzzy is no option of measure; see python -m experiments.measure --help"),
     ("measure", ["~xyzzy"], "xyzzy is no option of measure; see python -m experiments.measure --help"),

@@ -71,9 +71,13 @@ def test_the_share_of_drafts_found_is_learnt() -> None:
     policy = auto({0: 1.0, 1: 1.2}, [1.0], candidates=[0, 1], found=1.0, miss_ms=1.25)
     assert gammas(policy, *[NOTHING] * 3) == [1, 1, 1, 0]  # 1.333 / 1.233 = 1.081, 1.25 / 1.2375 = 1.010
     assert policy.found == 1 / 4
-    policy.next_gamma()
-    policy.observe(readout(NOTHING, max_depth=0))  # nothing was looked for
-    assert policy.found == 1 / 4
+
+
+def test_a_round_whose_budget_allows_no_draft_is_not_one_in_vain() -> None:
+    policy = auto({0: 1.0, 1: 1.2}, [1.0], candidates=[0, 1], found=1.0, miss_ms=1.25)
+    assert policy.next_gamma() == 1
+    policy.observe(readout(NOTHING, max_depth=0))
+    assert policy.found == 1
 
 
 def test_rates_are_learnt_by_depth_and_forgotten() -> None:
