@@ -14,9 +14,9 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from pkgutil import resolve_name
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import get_method
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -99,12 +99,14 @@ def check_before_loading(cfg: DictConfig) -> tuple[dict[str, DrafterFactory], Ca
     if not cfg.drafters:
         raise ValueError("drafters is empty; allowed: at least one, such as +drafter@drafters.yours=prompt_lookup")
     try:
-        reward = get_method(cfg.reward)
-    except Exception as error:  # Hydra's error names neither the key nor what is allowed
+        reward = resolve_name(cfg.reward)
+    except (ImportError, AttributeError, ValueError, TypeError):
+        reward = None
+    if not callable(reward):
         raise ValueError(
             f"reward is {cfg.reward!r}; allowed: the path of a function from a text to a number, such as "
-            "experiments.simulators.rewards.comments"
-        ) from error
+            "experiments.simulators.rewards.comments or experiments.simulators.rewards.short_lines"
+        )
     return check_parts(cfg, cfg.drafters), reward
 
 

@@ -53,8 +53,11 @@ def build(node: DictConfig) -> Any:
 
     Raises:
         OptionError: an option has a wrong value; the message names its key.
+        ValueError: the node names no class.
         InstantiationException: a constructor raises any other exception.
     """
+    if "_target_" not in node:
+        raise ValueError(f"{node._get_full_key('_target_')} is missing; allowed: the path of a class or function")
     check_options(node)
     try:
         return hydra.utils.instantiate(node, _convert_="all")

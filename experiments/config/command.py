@@ -50,10 +50,13 @@ def run_command(name: str) -> None:
     task.__module__ = f"experiments.{name}"  # Hydra names the job after it
     register_resolvers()
     given = sys.argv
-    with one_line_errors(interrupted=None):
+    with one_line_errors(interrupted="nothing was kept"):
         sys.argv = [f"python -m experiments.{name}", *checked_arguments(name, given[1:])]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
+    except KeyboardInterrupt:  # before the command's own part
+        announce("interrupted; nothing was kept")
+        raise SystemExit(1) from None
     finally:
         sys.argv = given
 

@@ -34,8 +34,9 @@ def checked_arguments(config_name: str, arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     _check_places(flags, config_name)
     overrides = check_overrides(
-        flags.config_name or config_name,
+        (flags.config_name or config_name).removesuffix(".yaml"),
         flags.overrides,
+        command=config_name,
         is_sweep=flags.multirun or flags.experimental_rerun is not None,
         user_folder=flags.config_dir,
     )
@@ -110,7 +111,7 @@ def _check_places(flags: Namespace, name: str) -> None:
     """
     if flags.config_path:
         raise OverrideError("--config-path would replace conf/; add a folder with --config-dir=FOLDER")
-    if flags.config_dir and not Path(flags.config_dir).is_dir():
+    if flags.config_dir is not None and not (flags.config_dir and Path(flags.config_dir).is_dir()):
         raise OverrideError(f"--config-dir is {flags.config_dir!r}, no such folder; allowed: a folder of yamls")
     if not flags.config_name:
         return

@@ -5,13 +5,17 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from hydra.version import VersionBase
+from hydra.version import VersionBase, setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from experiments.config.help_text import CONF, command_of
 from experiments.config.parsed_overrides import (
@@ -38,15 +42,22 @@ MAIN_OPTIONS = {"gamma": FIXED_GAMMA, "sampling": "sampling.temperature", "promp
 SHARED_MODEL = "drafter.model."  # sets the draft model of every drafter of a comparison
 PART_KEYS = ("_target_", "_partial_", "_convert_")
 SEARCH_PATH = "hydra.searchpath"
+UNCOMPOSABLE = (HydraException, OmegaConfBaseException, YAMLError)
 NOTED = "paper"  # the section that +paper_task and +paper_drafter add to the records of any command
 
 
 def check_overrides(
-    config_name: str, overrides: Sequence[str], *, is_sweep: bool = False, user_folder: str | None = None
+    config_name: str,
+    overrides: Sequence[str],
+    *,
+    command: str | None = None,
+    is_sweep: bool = False,
+    user_folder: str | None = None,
 ) -> list[str]:
     """Check overrides of a config, and return them with shorthands written out.
 
     Args:
+        command: the command that reads the config; None: the one of its name.
         is_sweep: whether values may be sweeps, such as 1,2,4.
         user_folder: an additional folder of yamls; None: none.
 
@@ -54,20 +65,28 @@ def check_overrides(
         ValueError: an override is misspelt, unknown or misplaced.
     """
     check_arguments(overrides)
-    path = [f"{SEARCH_PATH}=[file://{user_folder}]"] if user_folder else []
-    with hydra_apart(config_name):
-        given = _Overrides(config_name, path, [parsed(each) for each in overrides])
+    with hydra_apart(config_name, user_folder):
+        given = _Overrides(config_name, command or config_name, [parsed(each) for each in overrides])
         return given.checked(is_sweep=is_sweep)
 
 
 @contextmanager
-def hydra_apart(config_name: str) -> Iterator[None]:
-    """Initialise Hydra for `compose`, without changing its global state for others in this process."""
+def hydra_apart(config_name: str, user_folder: str | None = None) -> Iterator[None]:
+    """Initialise Hydra for `compose`, without changing its global state for others in this process.
+
+    Args:
+        user_folder: an additional folder of yamls, the config's own among them; None: none.
+    """
     theirs, their_version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
+    search_path = create_config_search_path(str(CONF))
+    if user_folder:
+        place = f"file://{Path(user_folder).absolute()}"
+        search_path.prepend("command-line", place, anchor=SearchPathQuery(provider="schema"))
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3", job_name=config_name):
-            yield
+        setbase("1.3")
+        Hydra.create_main_hydra2(config_name, search_path)
+        yield
     finally:
         GlobalHydra.instance().hydra = theirs
         VersionBase.instance().version_base = their_version
@@ -76,10 +95,10 @@ def hydra_apart(config_name: str) -> Iterator[None]:
 class _Overrides:
     """The parsed overrides of one command, checked against its config."""
 
-    def __init__(self, config_name: str, path: list[str], overrides: list[Override]):
-        self._config_name = config_name
-        theirs = [str(each.input_line) for each in overrides if each.key_or_group == SEARCH_PATH]
-        self._path = theirs or path  # further folders of yamls, whose choices only Hydra knows
+    def __init__(self, config_name: str, command: str, overrides: list[Override]):
+        self._config_name, self._name = config_name, command
+        # Further folders of yamls, whose choices only Hydra knows.
+        self._path = [str(each.input_line) for each in overrides if each.key_or_group == SEARCH_PATH]
         self._overrides = overrides
         self._known: dict[str, list[str]] = {}  # choices by group; Hydra takes milliseconds for each
         self._configs: dict[tuple[str, ...], DictConfig] = {}  # by overrides; Hydra takes a tenth of a second for each
@@ -100,6 +119,7 @@ class _Overrides:
         own = ("hydra.", "hydra/")
         selecting = [each for each in self._overrides if self._choices(each) or each.key_or_group.startswith(own)]
         chosen = self._composed(selecting)
+        self._check_command_of_study()
         if not is_sweep and chosen.hydra.sweeper.get("params"):
             study = self._study()
             raise OverrideError(f"{study or self._config_name} is a sweep; add -m: {self._command} -m {study}".rstrip())
@@ -147,6 +167,16 @@ class _Overrides:
         params = chosen.hydra.sweeper.get("params") or {}
         return [parsed(f"{key}={values}") for key, values in params.items() if key not in given]
 
+    def _check_command_of_study(self) -> None:
+        """
+        Raises:
+            ValueError: the study is of another command.
+        """
+        study = self._study()
+        name = study.partition("=")[2]
+        if (CONF / "study" / f"{name}.yaml").is_file() and (own := command_of(f"study/{name}")) not in (self._name, ""):
+            raise OverrideError(f"{study} is a study of {own}: python -m experiments.{own} -m {study}")
+
     def _check_study(self, swept: list[Override], selecting: list[Override], chosen: DictConfig) -> None:
         """
         Args:
@@ -155,12 +185,9 @@ class _Overrides:
             chosen: the config with both.
 
         Raises:
-            ValueError: the study is of another command, or sweeps or sets an option that a selected part lacks.
+            ValueError: the study sweeps or sets an option that a selected part lacks.
         """
         study = self._study()
-        name = study.partition("=")[2]
-        if (CONF / "study" / f"{name}.yaml").is_file() and (own := command_of(f"study/{name}")) != self._config_name:
-            raise OverrideError(f"{study} is a study of {own}: python -m experiments.{own} -m {study}")
         for each in swept:
             if self._choices(each):
                 self._check_choice(each)
@@ -211,11 +238,12 @@ class _Overrides:
         lines = [first_value(each) for each in (*swept, *self._overrides)]
         try:
             compose(self._config_name, [*self._path, *lines])
-        except (HydraException, OmegaConfBaseException) as error:
-            first = str(error).splitlines()[0]
+        except UNCOMPOSABLE as error:
+            first = _in_a_line(error)
             named = next((line for line in lines if line in first or f"'{line.partition('=')[0]}'" in first), "")
             reason = f"{first} ({str(error.__cause__).splitlines()[0]})" if error.__cause__ else first
-            raise OverrideError(f"{named or ' '.join(lines)} cannot be applied: {reason}") from None
+            named = named or " ".join(lines) or self._config_name
+            raise OverrideError(f"{named} cannot be applied: {reason}") from None
 
     def _check_added(self, chosen: DictConfig) -> None:
         """
@@ -231,7 +259,8 @@ class _Overrides:
 
     @property
     def _command(self) -> str:
-        return f"python -m experiments.{self._config_name}"
+        config = "" if self._config_name == self._name else f" --config-name={self._config_name}"
+        return f"python -m experiments.{self._name}{config}"
 
     def _composed(self, overrides: list[Override]) -> DictConfig:
         """Config with these overrides, a sweep's first value standing for the sweep.
@@ -244,8 +273,8 @@ class _Overrides:
             if lines not in self._configs:
                 self._configs[lines] = compose(self._config_name, [*self._path, *lines], return_hydra_config=True)
             return self._configs[lines]
-        except (HydraException, OmegaConfBaseException) as error:
-            line = str(error).splitlines()[0]
+        except UNCOMPOSABLE as error:
+            line = _in_a_line(error)
             for each in overrides:
                 key = key_of(each)
                 if f"'{key}'" in line and line.startswith(("Could not override", "Could not delete")):
@@ -400,16 +429,18 @@ class _Overrides:
             allowed = "allowed: '+search_space={KEY: {low: 1, high: 8}}'"
         elif near or others:
             advice = [f"did you mean {' or '.join(near)}?"] if near else []
-            advice += [f"select one that has it: {', '.join(others)}"] if others else []
-            allowed = " or ".join(advice)
+            advice += [f"select {' or '.join(others)}"] if others else []
+            allowed = " Or ".join(advice)
         elif group not in chosen and (choices := self._choices(parsed(f"{group}=x"))):
             allowed = f"no {group} is selected; add {group}=CHOICE: {', '.join(choices)}"
-        return f"{key} is no option of {self._config_name}; {allowed}"
+        owner = f"{group}={chosen.hydra.runtime.choices[group]}" if others else self._config_name
+        return f"{key} is no option of {owner}; {allowed}"
 
     def _choices_with(self, group: str, option: str, chosen: DictConfig) -> list[str]:
         """Other choices of a selected group, of this repository, whose yaml has this option: gamma=auto."""
-        choices = self._choices(parsed(f"{group}=x")) if option and group in chosen else []
-        yamls = [CONF / group / f"{each}.yaml" for each in choices if each != chosen.hydra.runtime.choices.get(group)]
+        current = chosen.hydra.runtime.choices.get(group) if group in chosen else None
+        choices = self._choices(parsed(f"{group}=x")) if option and current else []
+        yamls = [CONF / group / f"{each}.yaml" for each in choices if each != current]
         nodes = {path.stem: OmegaConf.load(path) for path in yamls if path.is_file()}
         having = [name for name, node in nodes.items() if isinstance(node, DictConfig) and has_key(node, option)]
         return [f"{group}={name}" for name in having]
@@ -448,6 +479,11 @@ class _Overrides:
         return sorted(
             path.name for path in CONF.iterdir() if path.is_dir() and path.name not in ("hydra", "__pycache__")
         )
+
+
+def _in_a_line(error: Exception) -> str:
+    """First line of an error's message, or all lines of one that names a place in a yaml."""
+    return " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).splitlines()[0]
 
 
 def _check_search_path(override: Override) -> None:

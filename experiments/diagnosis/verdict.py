@@ -9,6 +9,7 @@ from framework.core.option_error import OptionError
 
 MOST_CHANGES = 4  # conventions that differ at once
 GIVEN = "as given"
+CLEAR = 0.2  # accuracy above the most common token's that a drafter which fits may have
 
 
 @dataclass
@@ -126,10 +127,16 @@ def in_words(findings: Findings) -> list[str]:
     best, given = findings.best, findings.given
     positions, rivals = findings.of(best), findings.rivals()
     if not findings.is_above_chance:
-        return [
-            f"None of these settings fits: the best, {setting_name(best)}, is right at {positions.accuracy:.1%} of "
+        above = positions.above_chance()
+        found = (
+            f"the best setting, {setting_name(best)}, is right at {positions.accuracy:.1%} of "
             f"{positions.number} positions; always drafting the most common token, at {positions.most_common:.1%} "
-            f"(difference {positions.above_chance()}).",
+            f"(difference {above})."
+        )
+        if above.high > CLEAR:
+            return [f"No conclusion: {found}", "More positions may decide: set prompts.count or max_new_tokens higher."]
+        return [
+            f"None of these settings fits: {found}",
             "The drafter was trained for another target or tokenizer, was hardly trained, or has a mistake that is not "
             "among them.",
         ]

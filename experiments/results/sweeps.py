@@ -114,7 +114,7 @@ def set_aside(point: Path) -> None:
 def error_of(point: Path) -> str:
     """The reason why a point has no record, in one line."""
     for file in point.rglob(ERROR_FILE):
-        return json.loads(file.read_text(encoding="utf-8"))["error"].splitlines()[0]
+        return json.loads(file.read_text(encoding="utf-8"))["error"].splitlines()[0].removesuffix(": ")
     return "was not measured"
 
 

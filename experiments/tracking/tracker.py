@@ -167,8 +167,9 @@ class JsonlTracker:
         try:
             self._prompts = path.open("x", encoding="utf-8", errors=NO_UTF8)
         except FileExistsError:
+            kind = "a measured" if (path.parent / RECORD_FILE).exists() else "an unfinished"
             raise FileExistsError(
-                f"{path.parent} already holds a measured point, which is never overwritten; "
+                f"{path.parent} already holds {kind} point, which is never overwritten; "
                 "set hydra.run.dir to another folder, or delete it"
             ) from None
         self._point = point

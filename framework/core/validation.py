@@ -22,8 +22,14 @@ def check_whole(option: str, value: object, *, least: int, most: int | None = No
         return
     if or_null and value is None:
         return
-    allowed = f">= {least}" if most is None else f"from {least} to {most}"
+    allowed = f">= {least}" if most is None else f"from {least} to {_shown(most)}"
     raise OptionError(option, value, f"a whole number {allowed}" + (", or null" if or_null else ""))
+
+
+def _shown(bound: int) -> str:
+    """A bound in digits, or a long one that is a power of two as such."""
+    exponent = bound.bit_length() - 1
+    return f"2**{exponent}" if exponent > 32 and bound == 2**exponent else str(bound)
 
 
 def check_number(option: str, value: object, within: Callable[[float], bool], allowed: str) -> None:

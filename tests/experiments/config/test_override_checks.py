@@ -31,9 +31,13 @@ MISTAKES = [
     (
         "measure",
         ["gamma.candidates=[0,2]"],
-        "gamma.candidates is no option of measure; select one that has it: gamma=auto",
+        "gamma.candidates is no option of gamma=fixed; select gamma=auto",
     ),
-    ("measure", ["drafter.path=x"], "drafter.path is no option of measure; did you mean drafter.model.path? or select"),
+    (
+        "measure",
+        ["drafter.path=x"],
+        "drafter.path is no option of drafter=small_transformer; did you mean drafter.model.path? Or select",
+    ),
     ("measure", ["batchsize=4"], "batchsize is no option of measure; did you mean batch_size?"),
     ("measure", ["xyzzy=4"], "xyzzy is no option of measure; see python -m experiments.measure --help"),
     ("measure", ["~xyzzy"], "xyzzy is no option of measure; see python -m experiments.measure --help"),
@@ -291,7 +295,8 @@ def test_shorthands_are_written_out_and_others_stay(config: str, arguments: list
 @pytest.mark.slow
 def test_a_folder_of_the_users_own_has_further_choices(tmp_path: Path) -> None:
     (tmp_path / "drafter").mkdir()
-    (tmp_path / "drafter" / "mine.yaml").write_text("_target_: drafters.ngram.NGram\norder: 3\n")
+    for name in ("mine", "ours"):
+        (tmp_path / "drafter" / f"{name}.yaml").write_text("_target_: drafters.ngram.NGram\norder: 3\n")
     where = f"hydra.searchpath=[file://{tmp_path}]"
     for more in ([where], ["--config-dir", str(tmp_path)]):
         assert checked_arguments("measure", [*more, "drafter=mine", "drafter.order=4"])[-2:] == [
@@ -300,8 +305,20 @@ def test_a_folder_of_the_users_own_has_further_choices(tmp_path: Path) -> None:
         ]
         with pytest.raises(OverrideError, match=r"drafter\.ordre is no option of measure; did you mean drafter\.order"):
             checked_arguments("measure", [*more, "drafter=mine", "drafter.ordre=4"])
-        with pytest.raises(OverrideError, match=r"measure cannot be composed: .*drafter/yours"):
+        with pytest.raises(OverrideError, match=r"measure cannot be composed: .*drafter/yours|did you mean ours\?"):
             checked_arguments("measure", [*more, "drafter=yours"])
+
+
+@pytest.mark.slow
+def test_a_config_of_the_users_own_builds_on_a_commands(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [measure, _self_]\nrepeats: 1\n")
+    own = ["--config-dir", str(tmp_path), "--config-name=mine"]
+    assert checked_arguments("measure", [*own, "seed=3"]) == [*own, "seed=3"]
+    with pytest.raises(OverrideError, match="gama is no option of mine; did you mean gamma"):
+        checked_arguments("measure", [*own, "gama=3"])
+    (tmp_path / "mine.yaml").write_text("defaults: [measure, _self_]\nrepeats: [\n")
+    with pytest.raises(OverrideError, match=r"mine cannot be applied: while parsing .*mine\.yaml.*, line 3"):
+        checked_arguments("measure", own)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '"x"'])

@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from experiments import doctor
+from experiments.diagnosis.conventions import Setting
 from experiments.diagnosis.positions import Positions, Text, agreement
+from experiments.diagnosis.verdict import Findings, in_words
 from framework.conformance.tiny_models import save_tiny
 from framework.core.draft import Draft, SamplingScheme
 from framework.models.pretrained import load_target
@@ -165,6 +167,22 @@ def test_the_longest_right_path_of_a_tree_counts_and_intervals_treat_prompts_as_
     assert found.mean == pytest.approx(0.5)
     assert found.high - found.mean == pytest.approx(4.302653 * 0.5 / 3**0.5)
     assert better.ahead_of(worse, comparisons=4).low < found.low
+
+
+@pytest.mark.parametrize(
+    ("right", "says"),
+    [
+        ([[True] * 4, [False] * 4], "No conclusion: the best setting, as given, is right at 50.0% of 8 positions"),
+        (
+            [[True, False, False, False]] * 8,
+            "None of these settings fits: the best setting, as given, is right at 25.0%",
+        ),
+    ],
+)
+def test_too_few_positions_decide_nothing(right, says):
+    texts = [Text([0, 1, 2, 3, 4], first, list(map(int, first))) for first in right]
+    given = Setting(config={}, tensors={}, options={})
+    assert in_words(Findings(given, {(): (given, Positions(texts))}, chosen=given))[0].startswith(says)
 
 
 def part_of_the_vocabulary(config, tensors):
