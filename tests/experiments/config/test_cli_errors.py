@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from hydra.types import RunMode
 
 from experiments.config import cli_errors
 from experiments.config.cli_errors import one_line_errors
@@ -21,7 +22,7 @@ def test_an_interrupt_names_the_finished_prompts_and_their_folder(prompts, found
         path = tmp_path / "run" / point / "prompts.jsonl"
         path.parent.mkdir(parents=True)
         path.write_text(lines, encoding="utf-8")
-    config = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path / "run")))
+    config = SimpleNamespace(runtime=SimpleNamespace(output_dir=str(tmp_path / "run")), mode=RunMode.RUN)
     monkeypatch.setattr(cli_errors.HydraConfig, "get", lambda: config)
     with pytest.raises(SystemExit), one_line_errors():
         raise KeyboardInterrupt
