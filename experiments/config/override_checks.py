@@ -96,7 +96,7 @@ class _Overrides:
     """The parsed overrides of one command, checked against its config."""
 
     def __init__(self, config_name: str, command: str, overrides: list[Override]):
-        self._config_name, self._name = config_name, command
+        self._config_name, self._command_name = config_name, command
         # Further folders of yamls, whose choices only Hydra knows.
         self._path = [str(each.input_line) for each in overrides if each.key_or_group == SEARCH_PATH]
         self._overrides = overrides
@@ -174,7 +174,10 @@ class _Overrides:
         """
         study = self._study()
         name = study.partition("=")[2]
-        if (CONF / "study" / f"{name}.yaml").is_file() and (own := command_of(f"study/{name}")) not in (self._name, ""):
+        if (CONF / "study" / f"{name}.yaml").is_file() and (own := command_of(f"study/{name}")) not in (
+            self._command_name,
+            "",
+        ):
             raise OverrideError(f"{study} is a study of {own}: python -m experiments.{own} -m {study}")
 
     def _check_study(self, swept: list[Override], selecting: list[Override], chosen: DictConfig) -> None:
@@ -259,8 +262,8 @@ class _Overrides:
 
     @property
     def _command(self) -> str:
-        config = "" if self._config_name == self._name else f" --config-name={self._config_name}"
-        return f"python -m experiments.{self._name}{config}"
+        config = "" if self._config_name == self._command_name else f" --config-name={self._config_name}"
+        return f"python -m experiments.{self._command_name}{config}"
 
     def _composed(self, overrides: list[Override]) -> DictConfig:
         """Config with these overrides, a sweep's first value standing for the sweep.

@@ -9,7 +9,7 @@ from framework.core.option_error import OptionError
 
 MOST_CHANGES = 4  # conventions that differ at once
 GIVEN = "as given"
-CLEAR = 0.2  # accuracy above the most common token's that a drafter which fits may have
+CLEAR = 0.2  # lead over the most common token that the interval must exclude before nothing is said to fit
 
 
 @dataclass

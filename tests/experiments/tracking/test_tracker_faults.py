@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -114,7 +115,8 @@ def test_two_runs_in_one_folder_share_no_point(tmp_path: Path) -> None:
     for point, lines in enumerate(zip(*said, strict=True)):
         (winner,) = (racer.pid for racer, line in zip(racers, lines, strict=True) if line == f"{point} won")
         (lost,) = (line for line in lines if line != f"{point} won")
-        assert "point, which is never overwritten" in lost and "hydra.run.dir" in lost
+        # The winner may still be measuring.
+        assert re.search("already holds (a measured|an unfinished) point", lost) and "hydra.run.dir" in lost
         folder = tmp_path / str(point)
         assert sorted(path.name for path in folder.iterdir()) == ["prompts.jsonl", "record.json"]
         rows = whole_lines(folder / "prompts.jsonl")
