@@ -14,7 +14,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from experiments.config.cli_errors import one_line_errors
+from experiments.config.cli_errors import end_with, one_line_errors
 from experiments.measurement.ranks import started_together
 from experiments.measurement.resource_cache import process_cache
 from experiments.results.records import load_records
@@ -26,8 +26,11 @@ class ResumingSweeper(BasicSweeper):
     """Sweeper that measures points without a record, in the unfinished folder of the same sweep if there is one."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        with one_line_errors(interrupted=None):
-            return self._sweep(arguments)
+        try:
+            with one_line_errors(interrupted=None):
+                return self._sweep(arguments)
+        except CompactHydraException as error:
+            end_with(str(error))  # Hydra would add advice on tracebacks
 
     def _sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         assert self.config is not None

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException, HydraException, InstantiationException
@@ -84,8 +85,13 @@ def one_line_errors(*, interrupted: str | Callable[[], str] | None = finished_pr
             raise
         if is_point_of_sweep() and isinstance(error, Exception):  # the sweep's other points continue
             raise CompactHydraException(line) from None
-        Console(stderr=True).print(Text(line, "red"), soft_wrap=True)
-        sys.exit(1)
+        end_with(line)
+
+
+def end_with(message: str) -> NoReturn:
+    """Print an error, without a traceback, and exit with status 1."""
+    Console(stderr=True).print(Text(message, "red"), soft_wrap=True)
+    sys.exit(1)
 
 
 @contextmanager

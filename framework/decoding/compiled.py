@@ -27,6 +27,7 @@ from framework.decoding.stopping import Finisher
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.kernels.cpp_operators import direct_call_options
+from framework.kernels.direct_graph import DirectGraph
 from framework.kernels.packed_linear import use_packed_linear
 
 # On a CPU these options matter more than compilation itself. Weights are inputs of the machine code, which the
@@ -65,6 +66,10 @@ def runs_later(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+class Varying(int):
+    """A number that changes every round: an input of a compiled graph on a CPU."""
+
+
 class Compiled:
     """A function of tensors, compiled once per shape of its arguments (torch.compile)."""
 
@@ -91,7 +96,7 @@ class Compiled:
         Args:
             shape: shapes of all tensors, or values that determine them.
             arguments: tensors, and objects that hold them. The Python numbers among them are guarded: another number
-                compiles another graph.
+                compiles another graph, unless it is `Varying`.
         """
         if shape in self._graphs:
             return self._graphs[shape](*arguments)
@@ -128,7 +133,7 @@ class _Graphs:
             if trace.fits(arguments):
                 return trace.run(*arguments)
         with _weights_as_attributes() if self._on_cpu else nullcontext(), self._many:
-            result = self._compile(*arguments)
+            result = self._compile(*(DynamicInt(each) if isinstance(each, Varying) else each for each in arguments))
         if self._on_cpu:
             self._traces = _traces(self._function)
         return result
@@ -154,7 +159,8 @@ class _Trace:
 
 def _traces(run: Callable[..., Any]) -> list[_Trace]:
     """Traces that torch.compile has made of a function; they outlast `torch._dynamo.reset`, which empties globals."""
-    names = {**run.__globals__}
+    # Graphs are called without torch.compile's wrapper, which keeps it from tracing them.
+    names = {name: getattr(value, "_torchdynamo_orig_callable", value) for name, value in run.__globals__.items()}
     return [
         _Trace(_with_code(run, entry.code, names), entry.guard_manager)
         for entry in _debug_get_cache_entry_list(run.__code__)
@@ -188,7 +194,8 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_without_library_kernels)
     try:
-        return compile_fx(graph, examples, config_patches=CPU_OPTIONS | direct_call_options())
+        compiled: Any = compile_fx(graph, examples, config_patches=CPU_OPTIONS | direct_call_options())
+        return DirectGraph(compiled)
     finally:
         hooks.remove(_without_library_kernels)  # other hooks may not be ours
 
@@ -210,7 +217,7 @@ BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
-    """Select the guards to check before a compiled graph is reused: those on numbers.
+    """Select the guards to check before a compiled graph is reused: those on numbers, except globals.
 
     Checking every tensor of a model would take as long as its forward pass.
     """
@@ -219,6 +226,7 @@ def _numbers_only(guards: Sequence[Any]) -> list[bool]:
         or (
             guard.guard_type in ("EQUALS_MATCH", "CONSTANT_MATCH")
             and type(guard.value) in (int, float, bool)
+            and not guard.is_global
             and not guard.orig_guard.source.is_unspecialized_nn_module()
         )
         for guard in guards
@@ -290,7 +298,6 @@ def can_be_queued(drafter: Drafter, gamma_policy: GammaPolicy, device: torch.dev
 def longest_as_input(sequences: Sequences) -> int:
     """`Sequences.longest`, which changes every round, as an argument that triggers no recompilation.
 
-    On a CPU it is a dynamic input. On a GPU a CUDA graph has fixed shapes, so it is the width of the buffer, and passes
-    attend over all slots.
+    On a GPU a CUDA graph has fixed shapes, so it is the width of the buffer, and passes attend over all slots.
     """
-    return DynamicInt(sequences.longest) if sequences.tokens.device.type == "cpu" else sequences.tokens.shape[1]
+    return Varying(sequences.longest) if sequences.tokens.device.type == "cpu" else sequences.tokens.shape[1]

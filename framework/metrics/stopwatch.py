@@ -2,8 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -53,6 +53,20 @@ class Block:
     end: float
 
 
+class _Timed(AbstractContextManager[None]):
+    """A timed block, noted unless it fails. A generator would take longer than the shortest stages."""
+
+    def __init__(self, name: str, clock: Clock, blocks: list[tuple[str, Any, Any]]):
+        self._name, self._clock, self._blocks = name, clock, blocks
+
+    def __enter__(self) -> None:
+        self._begin = self._clock.now()
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self._blocks.append((self._name, self._begin, self._clock.now()))
+
+
 class Stopwatch:
     """Seconds spent in named stages, by the device's clock, and seconds per round, by the host's."""
 
@@ -69,15 +83,11 @@ class Stopwatch:
         self._num_summed = 0  # blocks that `_seconds` holds
         self._rounds: list[float] = []
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a block; the times of stages with the same name add up."""
         if self._only is not None and name not in self._only:
-            yield
-            return
-        begin = self._clock.now()
-        yield
-        self._blocks.append((name, begin, self._clock.now()))
+            return nullcontext()
+        return _Timed(name, self._clock, self._blocks)
 
     def add(self, name: str, seconds: float) -> None:
         """Add seconds of a stage that another process has timed."""

@@ -158,7 +158,7 @@ class _SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         slots = self.slots
-        if not self.is_initialized:
+        if self.keys is None:
             self.lazy_initialization(key_states, value_states)
         assert slots.writes is not None, "keys and values are written within a pass"
         writes = slots.writes.to(key_states.device)  # a layer may be on another device than the tokens

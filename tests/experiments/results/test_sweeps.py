@@ -75,6 +75,7 @@ def test_a_point_that_fails_ends_nothing_but_itself(tiny, tmp_path, monkeypatch,
     assert f"1 of 3 points have no record; the same command measures them again\n  {tmp_path}/1 (gamma.gamma=-1): " in (
         shown.err
     )
+    assert "HYDRA_FULL_ERROR" not in shown.err
     assert "gamma.gamma is -1; allowed" in shown.err and "prompt_lookup" in shown.out  # the table of those that did not
     error = json.loads((tmp_path / "1" / "error.json").read_text())
     assert error["error"].startswith("OptionError: gamma.gamma is -1") and error["config"]["gamma"]["gamma"] == -1

@@ -230,11 +230,11 @@ def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):
     def theirs(choices):
         return choices
 
-    before = [*hooks, theirs]
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, config_patches: list(hooks))
+    before, during = [*hooks, theirs], []
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda *graph, config_patches: during.extend(hooks))
     hooks.append(theirs)
     try:
-        during = compiled._on_cpu(torch.fx.symbolic_trace(torch.nn.ReLU()), [])
+        compiled._on_cpu(torch.fx.symbolic_trace(torch.nn.ReLU()), [])
         assert during == [*before, compiled._without_library_kernels] and hooks == before
     finally:
         hooks.remove(theirs)

@@ -164,5 +164,5 @@ def test_a_process_alone_agrees_with_itself(tmp_path):
     assert agreed(0.5, sharded=False) == 0.5
     save_tiny(tmp_path)
     with pytest.raises(ValueError, match="started alone"):
-        load_target(path=str(tmp_path), dtype="float32", device="cpu", attention="auto", context=None,
+        load_target(path=str(tmp_path), dtype="float32", device="auto", attention="auto", context=None,
                     tensor_parallel="auto")  # fmt: skip
