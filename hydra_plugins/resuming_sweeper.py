@@ -11,7 +11,6 @@ from pathlib import Path
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
-from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
 from experiments.config.cli_errors import end_with, one_line_errors
@@ -26,11 +25,8 @@ class ResumingSweeper(BasicSweeper):
     """Sweeper that measures points without a record, in the unfinished folder of the same sweep if there is one."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        try:
-            with one_line_errors(interrupted=None):
-                return self._sweep(arguments)
-        except CompactHydraException as error:
-            end_with(str(error))  # Hydra would add advice on tracebacks
+        with one_line_errors(interrupted=None, ends_sweep=True):
+            return self._sweep(arguments)
 
     def _sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         assert self.config is not None
@@ -102,7 +98,7 @@ class ResumingSweeper(BasicSweeper):
             cfg: configuration of a point, with the tracker that receives the overview.
 
         Raises:
-            CompactHydraException: some points have no record; the message lists them with the reasons.
+            SystemExit: some points have no record; the message lists them with the reasons.
         """
         from experiments.reporting.publish import print_report  # takes seconds
 
@@ -123,7 +119,7 @@ class ResumingSweeper(BasicSweeper):
         for name in lacking:
             own = " ".join(override for override in sweep.overrides[name] if override not in shared)
             lines.append(f"  {folder / name} ({own}): {error_of(folder / name)}")
-        raise CompactHydraException("\n".join([stopped + number, *lines]))
+        end_with("\n".join([stopped + number, *lines]))
 
     def _points(self, arguments: list[str]) -> tuple[dict[str, DictConfig], dict[str, list[str]]]:
         """Composed configuration and overrides of every point, each by the name of its folder.

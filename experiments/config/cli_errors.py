@@ -66,7 +66,9 @@ def finished_prompts() -> str:
 
 
 @contextmanager
-def one_line_errors(*, interrupted: str | Callable[[], str] | None = finished_prompts) -> Iterator[None]:
+def one_line_errors(
+    *, interrupted: str | Callable[[], str] | None = finished_prompts, ends_sweep: bool = False
+) -> Iterator[None]:
     """Turn errors of the user's input into one line and exit status 1.
 
     Other errors are bugs and keep their traceback.
@@ -77,13 +79,14 @@ def one_line_errors(*, interrupted: str | Callable[[], str] | None = finished_pr
     Args:
         interrupted: place of the results after an interrupt, or a function that names it; None: KeyboardInterrupt
             passes.
+        ends_sweep: whether an error ends a sweep, rather than only a point of it.
     """
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1" or (line := _in_one_line(error, interrupted)) is None:
             raise
-        if is_point_of_sweep() and isinstance(error, Exception):  # the sweep's other points continue
+        if is_point_of_sweep() and not ends_sweep and isinstance(error, Exception):  # the sweep's other points continue
             raise CompactHydraException(line) from None
         end_with(line)
 

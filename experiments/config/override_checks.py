@@ -108,6 +108,7 @@ class _Overrides:
         Raises:
             ValueError: an override is misspelt, unknown or misplaced, or a sweep lacks -m.
         """
+        self._check_command_of_study()
         self._overrides = [self._of_main_option(each) for each in self._overrides]
         self._overrides = [new for each in self._overrides for new in self._with_fixed_gamma(each)]
         for each in self._overrides:
@@ -119,7 +120,6 @@ class _Overrides:
         own = ("hydra.", "hydra/")
         selecting = [each for each in self._overrides if self._choices(each) or each.key_or_group.startswith(own)]
         chosen = self._composed(selecting)
-        self._check_command_of_study()
         if not is_sweep and chosen.hydra.sweeper.get("params"):
             study = self._study()
             raise OverrideError(f"{study or self._config_name} is a sweep; add -m: {self._command} -m {study}".rstrip())
@@ -172,7 +172,7 @@ class _Overrides:
         Raises:
             ValueError: the study is of another command.
         """
-        study = self._study()
+        study = self._study().lstrip("+")
         name = study.partition("=")[2]
         if (CONF / "study" / f"{name}.yaml").is_file() and (own := command_of(f"study/{name}")) not in (
             self._command_name,

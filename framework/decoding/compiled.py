@@ -159,8 +159,10 @@ class _Trace:
 
 def _traces(run: Callable[..., Any]) -> list[_Trace]:
     """Traces that torch.compile has made of a function; they outlast `torch._dynamo.reset`, which empties globals."""
-    # Graphs are called without torch.compile's wrapper, which keeps it from tracing them.
-    names = {name: getattr(value, "_torchdynamo_orig_callable", value) for name, value in run.__globals__.items()}
+    names = {**run.__globals__}
+    for name, value in names.items():
+        if name.startswith("__compiled_fn"):  # the graph, in a wrapper that only keeps torch.compile from tracing it
+            names[name] = getattr(value, "_torchdynamo_orig_callable", value)
     return [
         _Trace(_with_code(run, entry.code, names), entry.guard_manager)
         for entry in _debug_get_cache_entry_list(run.__code__)
@@ -217,7 +219,7 @@ BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
-    """Select the guards to check before a compiled graph is reused: those on numbers, except globals.
+    """Select the guards to check before a graph is reused: those on numbers, except numbers of modules and classes.
 
     Checking every tensor of a model would take as long as its forward pass.
     """
@@ -298,6 +300,6 @@ def can_be_queued(drafter: Drafter, gamma_policy: GammaPolicy, device: torch.dev
 def longest_as_input(sequences: Sequences) -> int:
     """`Sequences.longest`, which changes every round, as an argument that triggers no recompilation.
 
-    On a GPU a CUDA graph has fixed shapes, so it is the width of the buffer, and passes attend over all slots.
+    On a GPU the argument is the width of the buffer, since a CUDA graph has fixed shapes; passes attend over all slots.
     """
     return Varying(sequences.longest) if sequences.tokens.device.type == "cpu" else sequences.tokens.shape[1]

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._inductor.output_code import CompiledFxGraph
 
 
 class DirectGraph:
-    """A graph that `compile_fx` compiled for a CPU.
+    """A graph that `compile_fx` compiled for a CPU; for one thread at a time.
 
-    Its wrappers serve gradients, autocasting and outputs that share memory with inputs, and take longer than a small
-    model's layer. If the first call shows that they only add weights before the inputs, later calls leave them out.
+    Its wrappers serve gradients, autocasting and outputs that share memory with inputs. If the first call shows that
+    they only add weights before the inputs, later calls without gradients leave them out, and the version counters of
+    written inputs as they are.
     """
 
     def __init__(self, compiled: Callable[..., Any]):
@@ -25,15 +25,17 @@ class DirectGraph:
         self._numbers: dict[int, tuple[np.ndarray, Tensor]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._machine_code is None:
-            return self._first_call(*inputs)
+        if self._machine_code is None or torch.is_grad_enabled():
+            return self._through_wrappers(*inputs)
         arguments = [*self._weights, *inputs]
         for place, (number, tensor) in self._numbers.items():
             number[()] = inputs[place]
             arguments[len(self._weights) + place] = tensor
         return self._machine_code(arguments)
 
-    def _first_call(self, *inputs: Any) -> Any:
+    def _through_wrappers(self, *inputs: Any) -> Any:
+        from torch._inductor.output_code import CompiledFxGraph  # takes seconds
+
         if not isinstance(self._graph, CompiledFxGraph) or self._graph.current_callable is None:
             return self._call(*inputs)
         machine_code: Callable[[list[Any]], Any] = self._graph.current_callable

@@ -128,7 +128,7 @@ class Slots:
         source, to = (self._row_offsets + source).flatten(), (self._row_offsets + to).flatten()
         with torch.inference_mode():
             for layer in self.cache.layers:
-                if layer.is_initialized:  # layers that share another layer's keys and values write none
+                if layer.keys is not None:  # layers that share another layer's keys and values write none
                     layer.move(source, to)
 
 
@@ -146,6 +146,7 @@ class _SlotLayer(CacheLayerMixin):
         self._key_buffer, self._value_buffer = FixedBuffer(), FixedBuffer()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        assert not torch.compiler.is_compiling(), "the first pass of a generation cannot be compiled"
         size = self.slots.num_rows * self.slots.capacity
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
             self.keys, self.values = (
@@ -158,7 +159,7 @@ class _SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         slots = self.slots
-        if self.keys is None:
+        if self.keys is None:  # a compiled round would check `is_initialized` of every layer
             self.lazy_initialization(key_states, value_states)
         assert slots.writes is not None, "keys and values are written within a pass"
         writes = slots.writes.to(key_states.device)  # a layer may be on another device than the tokens

@@ -91,6 +91,8 @@ MISTAKES = [
     ("measure", ["+suite=all"], "+suite=all sets drafters, no option of measure"),
     ("measure", ["~gamma"], "gamma cannot be removed; set gamma=CHOICE: auto, "),
     ("measure", ["training=medusa"], "training is no part of measure; allowed: "),
+    ("compare", ["study=gamma"], "study=gamma is a study of measure: python -m experiments.measure -m study=gamma"),
+    ("compare", ["+study=gamma", "drafters=[ngram]"], "study=gamma is a study of measure: "),
     ("compare", ["~drafter@drafters.medusaa"], "drafter@drafters.medusaa is no part of compare; allowed: "),
     ("measure", ["target.generation.top_k=5"], "target.generation is 'model', without options; to set some, "),
     # syntax

@@ -325,3 +325,19 @@ def test_graphs_are_called_directly_and_outlast_a_reset(monkeypatch):
     assert [graph(3, three + 1, number).tolist() for number in (5, 2)] == [[10.0] * 3, [4.0] * 3]
     graph(3, three, 7)
     assert len(compile_calls) == 1
+
+
+def test_a_number_that_varies_needs_no_other_graph(monkeypatch):
+    graph = compiled.Compiled(lambda tensor, number: tensor[:number] + 1, torch.device("cpu"), name="a sum")
+    assert graph(4, torch.zeros(4), compiled.Varying(2)).tolist() == [1.0] * 2
+    monkeypatch.setattr(graph._graphs[4], "_compile", None)
+    assert graph(4, torch.zeros(4), compiled.Varying(3)).tolist() == [1.0] * 3
+
+
+def test_a_first_pass_cannot_be_compiled():
+    """Its graph would clear the cache in every call."""
+    lm = CachedLM(tiny_model(num_hidden_layers=1), vocabulary_size=50)
+    lm.begin(1, 32)
+    read = compiled.Compiled(lambda tokens: lm.forward(tokens, None, visible=3).logits, lm.device, name="a pass")
+    with torch.no_grad(), pytest.raises(torch._dynamo.exc.Unsupported, match="first pass of a generation"):
+        read(0, torch.tensor([[1, 2, 3]]))

@@ -3,6 +3,7 @@
 import time
 from itertools import pairwise
 
+import pytest
 import torch
 
 from framework.metrics.stopwatch import Stopwatch
@@ -20,6 +21,15 @@ def test_times_of_a_stage_add_up():
     once = stopwatch.seconds()
     assert once["draft"] >= 0.02 > once["target"] >= 0
     assert stopwatch.seconds() == once
+
+
+def test_a_block_that_fails_is_not_noted():
+    stopwatch = Stopwatch(CPU)
+    with pytest.raises(ValueError), stopwatch.stage("draft"), stopwatch.stage("target"):
+        raise ValueError
+    with stopwatch.stage("verify"):
+        pass
+    assert list(stopwatch.seconds()) == ["verify"]
 
 
 def test_blocks_and_rounds_have_their_moments():
