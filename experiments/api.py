@@ -167,8 +167,11 @@ class Pair:
     ) -> Iterator[Completion]:
         """Decode like `generate`, but yield the growing completion after prefill and after every round.
 
-        The same `Completion` object is yielded each time. Finish or abandon a stream before starting another: the
-        target has one KV cache.
+        The same `Completion` object is yielded each time. Finish or close a stream before starting another generation:
+        the target has one KV cache.
+
+        Raises:
+            RuntimeError: another generation of this target began in between.
         """
         batches = self._decoder.stream([prompt], max_new_tokens=max_new_tokens, seed=seed, detailed=detailed)
         return (completion for (completion,) in batches)

@@ -60,6 +60,12 @@ class ResumingSweeper(BasicSweeper):
             lacking.sort(key=lambda name: [seen.setdefault(text, len(seen)) for text in _models(configs[name])])
             results, stopped = self._launch([_in_place(folder, name, overrides[name]) for name in lacking])
             self._conclude(folder, sweep, stopped, next(iter(configs.values())))
+        except KeyboardInterrupt:
+            done = len(sweep.overrides) - len(sweep.without_record(folder))
+            end_with(
+                f"interrupted; {done} of {len(sweep.overrides)} points have a record in {folder}; the same command "
+                "goes on"
+            )
         finally:
             lock.release()
         return results

@@ -74,7 +74,7 @@ def one_line_errors(
     Other errors are bugs and keep their traceback.
 
     With HYDRA_FULL_ERROR=1 in the environment all errors keep it. A point of a sweep raises CompactHydraException
-    with that line instead of exiting.
+    with that line instead of exiting; the traceback is in its error.json.
 
     Args:
         interrupted: place of the results after an interrupt, or a function that names it; None: KeyboardInterrupt

@@ -65,6 +65,7 @@ class TextDecoder:
 
         Raises:
             ValueError: a text cannot be decoded, or an option is out of range.
+            RuntimeError: another generation of this target began between two rounds.
         """
         stopping = self.stopping if max_new_tokens is None else replace(self.stopping, max_new_tokens=max_new_tokens)
         first = self.seed if seed is None else seed
@@ -90,6 +91,8 @@ class TextDecoder:
                     on_round=partial(_observe_distributions, rows) if detailed else None,
                 )
             made: list[list[Producer]] = [["plain"] for _ in texts]
+            model = self.engine.target.model
+            begun = model.num_begun
             while True:
                 finisher, seconds = decoding.finisher, stopwatch.seconds()
                 new = zip(rows, finisher.new_tokens, made, finisher.finish_reasons, strict=True)
@@ -98,6 +101,11 @@ class TextDecoder:
                 yield [row.completion for row in rows]
                 if not finisher.most_remaining:
                     return
+                if model.num_begun != begun:
+                    raise RuntimeError(
+                        "another generation with this target began before the stream ended, and they share a KV cache; "
+                        "finish or close a stream first"
+                    )
                 with torch.no_grad():
                     readout = self.engine.round(decoding)
                 made = [producers(readout, number) for number in range(len(rows))]

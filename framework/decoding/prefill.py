@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from framework.core.sequences import Conditioned, Prompt, Sequences, power_of_two
 from framework.decoding.stopping import Finisher, Stopping
 from framework.models.forward_output import ForwardOutput
@@ -58,8 +60,13 @@ def prefill(
 
     Returns:
         the sequences, without a new token; their finisher; the pass, with logits [B, 1, V] after each prompt.
+
+    Raises:
+        ValueError: a prompt cannot be decoded, or autocasting is on.
     """
     model = target.model
+    if torch.is_autocast_enabled(target.device.type):
+        raise ValueError("torch.autocast is on; decode outside it, with target.dtype=bfloat16 for a model in bfloat16")
     in_all = [target.as_prompt(prompt) for prompt in [*prompts, *waiting]]
     check_prompts(in_all, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in in_all)

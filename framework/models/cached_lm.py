@@ -45,6 +45,7 @@ class CachedLM:
         context: most positions that a row may have.
         masks: attention masks of its passes; `probe` shortens their spans.
         recurrent: reader of its recurrent layers; None: it has none.
+        num_begun: generations begun so far.
         is_sharded: whether other processes hold parts of it, and run the same passes.
     """
 
@@ -72,6 +73,7 @@ class CachedLM:
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
         self.model = model.eval()
+        self.num_begun = 0
         self.is_sharded = is_sharded(model)
         self.vocabulary_size = vocabulary_size
         self.prefill_chunk = prefill_chunk
@@ -168,6 +170,7 @@ class CachedLM:
 
     def begin(self, num_rows: int, capacity: int) -> None:
         """Clear all rows and make room for num_rows of `capacity` slots: committed tokens, a draft, and one more."""
+        self.num_begun += 1
         self._slots.begin(num_rows, capacity, self.device)
         if self.recurrent is not None:
             self.recurrent.states.begin(num_rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -115,6 +116,20 @@ def test_a_stream_grows_into_what_generate_returns(pair):
     assert lengths == sorted(set(lengths)) and lengths[0] == 1
     assert all(whole.startswith(part) for part, whole in itertools.pairwise(texts))
     assert completion.tokens == pair.generate("import os\nimport sys\n").tokens
+
+
+def test_a_stream_ends_where_another_generation_began(pair):
+    stream = pair.stream("import os\nimport sys\n")
+    next(stream)
+    pair.generate("import os", max_new_tokens=2)
+    with pytest.raises(RuntimeError, match="another generation with this target began"):
+        next(stream)
+
+
+def test_decoding_under_autocast_is_refused(pair):
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"torch\.autocast is on"):
+        pair.generate("import os")
+    assert pair.generate("import os", max_new_tokens=2).tokens
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ def test_a_server_that_is_down_is_asked_once_by_a_sweep(tiny, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_what_a_kill_kept_from_wandb_is_told_when_the_sweep_goes_on(tiny, tmp_path, monkeypatch):
+def test_what_a_kill_kept_from_wandb_is_told_when_the_sweep_goes_on(tiny, tmp_path, monkeypatch, capfd):
     arguments = [*in_wandb(tiny), "drafter=prompt_lookup", "gamma.gamma=1,2", f"hydra.sweep.dir={tmp_path}"]
 
     def killed(*_: Any, **__: Any) -> None:
@@ -204,6 +204,10 @@ def test_what_a_kill_kept_from_wandb_is_told_when_the_sweep_goes_on(tiny, tmp_pa
         copies = sorted(tmp_path.glob("*/wandb/offline-run-*/files/record.json"))
         assert [json.loads(path.read_text())["point"]["gamma"] for path in copies] == [1, 2]
         assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 1  # the overview
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr("experiments.reporting.publish.print_report", killed)
+        sweep(patched, *arguments)
+    assert f"interrupted; 2 of 2 points have a record in {tmp_path}" in capfd.readouterr().err.replace("\n", "")
 
 
 # Two sweeps at once, in one folder or side by side
