@@ -32,6 +32,7 @@ ROWS_PER_BATCH = 5_000  # larger batches are no faster: their buffers exceed the
 # but are slow, so only 1 in SMALL_SHARE samples is drawn.
 ROWS_PER_ADAPTIVE_BATCH, SMALL_SHARE = 128, 10
 LEAST_ADAPTIVE_SAMPLES = 5000
+POLICY_SHARE = 5  # without thoroughness, 1 in so many pairs of drafter and gamma policy
 GREEDY_SAMPLES = 500  # at temperature 0 there is one continuation
 # Options that make a policy adapt within a few tokens at any alpha: weak priors and cheap drafting. Other options keep
 # the values of the yaml.
@@ -128,7 +129,8 @@ class Prover:
         samples: sequences per cell.
         vocabulary: vocabulary size of the target.
         gamma: draft depth; adaptive policies get one more as max_gamma.
-        thorough: whether all rules meet all sampling settings, and default rules get all samples at each.
+        thorough: whether all rules meet all sampling settings, default rules get all samples at each, and all policies
+            meet all drafters.
     """
 
     def __init__(self, *, samples: int, vocabulary: int, gamma: int, thorough: bool = True):
@@ -157,12 +159,18 @@ class Prover:
                 yield drafter, verifier, "fixed", sampling
 
     def policies(self) -> Iterator[Case]:
-        """Yield a case per adaptive policy and drafter it can steer, with its default rule, at T=1 and T=0."""
+        """Yield a case per adaptive policy and drafter it can steer, with its default rule, at T=1 and T=0.
+
+        If not thorough, a policy steers some of the drafters only, and each drafter is steered by some policy.
+        """
         others = [policy for policy in yamls("gamma") if not isinstance(self._policy(policy), Fixed)]
-        for drafter, policy, sampling in product(self.drafters, others, ("T=1", "T=0")):
-            if self._policy(policy).should_continue is not None and not is_stepwise(self.drafters[drafter]):
-                continue  # `should_continue` is never called
+        pairs = [pair for pair in product(self.drafters, others) if self._steers(*pair)]
+        for (drafter, policy), sampling in product(pairs[:: 1 if self.thorough else POLICY_SHARE], ("T=1", "T=0")):
             yield drafter, self.usual(drafter), policy, sampling
+
+    def _steers(self, drafter: str, policy: str) -> bool:
+        """Whether the policy can act: one that ends drafts early needs a drafter that drafts step by step."""
+        return self._policy(policy).should_continue is None or is_stepwise(self.drafters[drafter])
 
     def usual(self, drafter: str) -> str:
         """Name of the default rule for a drafter's scheme and shape."""
