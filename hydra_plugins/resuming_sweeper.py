@@ -46,10 +46,10 @@ class ResumingSweeper(BasicSweeper):
                 self.config.hydra.sweep.dir = str(folder)
             OmegaConf.save(self.config, folder / "multirun.yaml")
             lacking = sweep.without_record(folder)
-            if done := len(sweep.overrides) - len(lacking):
+            if len(lacking) < len(sweep.overrides):
                 print(
-                    f"goes on in {folder}: {done} of {len(sweep.overrides)} points have a record; "
-                    "set hydra.sweep.dir=OTHER to measure all of them again",
+                    f"goes on in {folder}: {sweep.progress(folder)}; set hydra.sweep.dir=OTHER to measure all of them "
+                    "again",
                     flush=True,
                 )
                 self._mirror_finished({name: cfg for name, cfg in configs.items() if name not in lacking}, folder)
@@ -61,11 +61,7 @@ class ResumingSweeper(BasicSweeper):
             results, stopped = self._launch([_in_place(folder, name, overrides[name]) for name in lacking])
             self._conclude(folder, sweep, stopped, next(iter(configs.values())))
         except KeyboardInterrupt:
-            done = len(sweep.overrides) - len(sweep.without_record(folder))
-            end_with(
-                f"interrupted; {done} of {len(sweep.overrides)} points have a record in {folder}; the same command "
-                "goes on"
-            )
+            end_with(f"interrupted; {sweep.progress(folder)} in {folder}; the same command goes on")
         finally:
             lock.release()
         return results

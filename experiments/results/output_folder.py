@@ -1,6 +1,5 @@
 """The output folder of a command, checked before anything is loaded."""
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.text import Text
+
+from experiments.config.cli_errors import end_with
 
 
 class OutputFolder(Callback):
@@ -47,5 +46,4 @@ def _try(folder: Path, key: str) -> None:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
         reason = f"{key} is {folder}, and {there} cannot be written to ({error.strerror}); allowed: another folder"
-        Console(stderr=True).print(Text(f"{type(error).__name__}: {reason}", "red"), soft_wrap=True)
-        sys.exit(1)  # Hydra turns any other exception of a callback into a warning
+        end_with(f"{type(error).__name__}: {reason}")  # Hydra turns exceptions of a callback into warnings

@@ -41,6 +41,11 @@ class Sweep:
         """Names of the points that have no record in the folder."""
         return [name for name in self.overrides if not has_record(folder / name)]
 
+    def progress(self, folder: Path) -> str:
+        """Number of points that have a record in the folder, in words."""
+        done = len(self.overrides) - len(self.without_record(folder))
+        return f"{done} of {len(self.overrides)} points have a record"
+
 
 def has_record(point: Path) -> bool:
     return any(point.glob(f"*/{RECORD_FILE}"))

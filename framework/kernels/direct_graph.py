@@ -19,26 +19,30 @@ class DirectGraph:
 
     def __init__(self, compiled: Callable[..., Any]):
         self._call = compiled
-        self._graph = unwrap(compiled)
+        self._was_called = False
         self._machine_code: Callable[[list[Any]], Any] | None = None
         self._weights: list[Any] = []
         self._numbers: dict[int, tuple[np.ndarray, Tensor]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
+        if not self._was_called:
+            return self._first_call(*inputs)
         if self._machine_code is None or torch.is_grad_enabled():
-            return self._through_wrappers(*inputs)
+            return self._call(*inputs)
         arguments = [*self._weights, *inputs]
         for place, (number, tensor) in self._numbers.items():
             number[()] = inputs[place]
             arguments[len(self._weights) + place] = tensor
         return self._machine_code(arguments)
 
-    def _through_wrappers(self, *inputs: Any) -> Any:
+    def _first_call(self, *inputs: Any) -> Any:
         from torch._inductor.output_code import CompiledFxGraph  # takes seconds
 
-        if not isinstance(self._graph, CompiledFxGraph) or self._graph.current_callable is None:
+        self._was_called = True
+        graph = unwrap(self._call)
+        if not isinstance(graph, CompiledFxGraph) or graph.current_callable is None:
             return self._call(*inputs)
-        machine_code: Callable[[list[Any]], Any] = self._graph.current_callable
+        machine_code: Callable[[list[Any]], Any] = graph.current_callable
         seen: list[Any] = []
 
         def watched(arguments: list[Any]) -> Any:
@@ -46,11 +50,11 @@ class DirectGraph:
             seen.append(machine_code(arguments))
             return seen[-1]
 
-        self._graph.current_callable = watched
+        graph.current_callable = watched
         try:
             outputs = self._call(*inputs)
         finally:
-            self._graph.current_callable = machine_code
+            graph.current_callable = machine_code
         *arguments, computed = seen
         num_weights = len(arguments) - len(inputs)
         if _same(arguments[num_weights:], inputs) and _same(computed, outputs):
