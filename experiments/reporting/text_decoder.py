@@ -91,8 +91,6 @@ class TextDecoder:
                     on_round=partial(_observe_distributions, rows) if detailed else None,
                 )
             made: list[list[Producer]] = [["plain"] for _ in texts]
-            model = self.engine.target.model
-            begun = model.num_begun
             while True:
                 finisher, seconds = decoding.finisher, stopwatch.seconds()
                 new = zip(rows, finisher.new_tokens, made, finisher.finish_reasons, strict=True)
@@ -101,11 +99,6 @@ class TextDecoder:
                 yield [row.completion for row in rows]
                 if not finisher.most_remaining:
                     return
-                if model.num_begun != begun:
-                    raise RuntimeError(
-                        "another generation with this target began before the stream ended, and they share a KV cache; "
-                        "finish or close a stream first"
-                    )
                 with torch.no_grad():
                     readout = self.engine.round(decoding)
                 made = [producers(readout, number) for number in range(len(rows))]

@@ -45,6 +45,7 @@ class Decoding(Rows):
     uniforms: Uniforms
     tally: Tally
     stopwatch: Stopwatch
+    number: int  # of this generation among those of the target
     on_round: Callable[[Outcome], None] | None = None
     gamma: int = 0  # of the latest compiled round
     num_undrafted: int = 0  # compiled rounds without a draft since the latest draft

@@ -193,7 +193,8 @@ class Engine:
             )
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)
-            decoding = Decoding(sequences, finisher, uniforms, self.new_tally(detailed=detailed), stopwatch, on_round)
+            tally, number = self.new_tally(detailed=detailed), self.target.model.num_begun
+            decoding = Decoding(sequences, finisher, uniforms, tally, stopwatch, number, on_round)
             outcome, packed = self._on_device.commit(decoding, decoding.no_draft, output, decoding.next_uniforms())
             self._on_device.read(decoding, packed)
         with stopwatch.stage("begin"):
@@ -244,7 +245,15 @@ class Engine:
         Args:
             queues: whether to queue the next round before the host waits for this one, so that the device never waits
                 for the host; the caller leaves the decoding alone in between.
+
+        Raises:
+            RuntimeError: another generation of this target has begun since `begin`.
         """
+        if decoding.number != self.target.model.num_begun:
+            raise RuntimeError(
+                "another generation with this target began before this one ended, and they share a KV cache; finish or "
+                "close one first"
+            )
         gamma = self.gamma_policy.next_gamma()
         packed = decoding.pipeline.next_summary(
             lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
