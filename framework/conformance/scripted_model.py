@@ -36,11 +36,13 @@ class ScriptedModel:
         self.device = torch.device("cpu")
 
     is_recurrent = False
+    num_begun = 0
 
     def refuse_recurrent(self, given: str, allowed: str) -> None:
         pass
 
     def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
+        self.num_begun += 1
         num_rows, capacity = sequences.tokens.shape
         self._texts = torch.full((num_rows, capacity + 1), self._end)
         longest = sequences.longest
