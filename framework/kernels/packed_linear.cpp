@@ -10,6 +10,7 @@
 #include <c10/util/BFloat16.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,6 +18,12 @@
 
 #if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
+#endif
+
+// Graphs of these versions call the overload with an output, whose memory they reuse. Elsewhere they call by name no
+// function of ours (CALLS_DIRECTLY in cpp_operators.py).
+#if defined(__linux__) && (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13)
+#define TAKES_OUTPUT
 #endif
 
 namespace {
@@ -191,7 +198,7 @@ void run(const at::Tensor& x, const at::Tensor& packed, at::Tensor& y) {
   product.run();
 }
 
-at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
+at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs, at::Tensor& y) {
   TORCH_CHECK(
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) &&
           (packed.scalar_type() == x.scalar_type() || packed.scalar_type() == at::kChar),
@@ -199,10 +206,11 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t 
   TORCH_CHECK(
       x.size(-1) > 0 && packed.numel() == (num_outputs + TILE - 1) / TILE * TILE * x.size(-1),
       "packed_linear: the weights have another number of inputs or outputs");
-  auto sizes = x.sizes().vec();
-  sizes.back() = num_outputs;
+  TORCH_CHECK(
+      y.is_contiguous() && y.scalar_type() == x.scalar_type() && y.size(-1) == num_outputs &&
+          y.numel() / num_outputs == x.numel() / x.size(-1),
+      "packed_linear: the output has another shape, dtype or order");
   const at::Tensor inputs = x.contiguous();
-  at::Tensor y = at::empty(sizes, inputs.options());
   const bool is_bfloat16 = inputs.scalar_type() == at::kBFloat16;
   if (packed.scalar_type() == at::kChar) {
     is_bfloat16 ? run<Int8<uint16_t>>(inputs, packed, y) : run<Int8<float>>(inputs, packed, y);
@@ -214,26 +222,43 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t 
   return y;
 }
 
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = num_outputs;
+  at::Tensor y = at::empty(sizes, x.options());
+  return packed_linear_out(x, packed, num_outputs, y);
+}
+
 int64_t tile() { return TILE; }
 
 }  // namespace
 
 // Keep in step with DECLARATIONS in cpp_operators.py.
 extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_packed_linear(
-    AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result) {
+    AtenTensorHandle y, AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs) {
   using namespace torch::aot_inductor;
   AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE({
-    *result = new_tensor_handle(packed_linear(
-        *tensor_handle_to_tensor_pointer(x), *tensor_handle_to_tensor_pointer(packed), num_outputs));
+    packed_linear_out(
+        *tensor_handle_to_tensor_pointer(x), *tensor_handle_to_tensor_pointer(packed), num_outputs,
+        *tensor_handle_to_tensor_pointer(y));
   })
 }
 
 TORCH_LIBRARY_FRAGMENT(outrider, library) {
   library.def("packed_linear(Tensor x, Tensor packed, int num_outputs) -> Tensor");
+#if defined(TAKES_OUTPUT)
+  library.def(
+      "packed_linear.out(Tensor x, Tensor packed, int num_outputs, *, Tensor(a!) out) -> Tensor(a!)", {at::Tag::out});
+#endif
   library.def("tile() -> int", tile);
 }
 
-TORCH_LIBRARY_IMPL(outrider, CPU, library) { library.impl("packed_linear", packed_linear); }
+TORCH_LIBRARY_IMPL(outrider, CPU, library) {
+  library.impl("packed_linear", packed_linear);
+#if defined(TAKES_OUTPUT)
+  library.impl("packed_linear.out", packed_linear_out);
+#endif
+}
 
 // There is no derivative; a fallthrough is quicker than the default, which would refuse to compute one.
 TORCH_LIBRARY_IMPL(outrider, Autograd, library) {

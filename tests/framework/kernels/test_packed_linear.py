@@ -142,6 +142,15 @@ def test_what_it_has_no_kernel_for_is_refused(x: torch.Tensor, message: str) -> 
         operators().packed_linear(x, pack(torch.ones(64, 8)), 64)
 
 
+@pytest.mark.skipif(not cpp_operators.CALLS_DIRECTLY, reason="graphs give no outputs here")
+@pytest.mark.parametrize(
+    "y", [torch.empty(1, 63), torch.empty(2, 64), torch.empty(64, 2).T, torch.empty(1, 64, dtype=torch.float64)]
+)
+def test_an_output_that_does_not_fit_is_refused(y: torch.Tensor) -> None:
+    with pytest.raises(RuntimeError, match="the output has another shape, dtype or order"):
+        operators().packed_linear.out(torch.ones(1, 8), pack(torch.ones(64, 8)), 64, out=y)
+
+
 def test_without_a_compiler_graphs_stay_as_they_are(monkeypatch) -> None:
     def fails(name: str):
         raise CppCompileError(["g++"], "x.cpp:1: error: no such thing\n  ^~~")
