@@ -1,5 +1,6 @@
 """Tensors in huge pages, for fewer misses of the processor's address cache (TLB): one entry maps 2 MiB, not 4 KiB."""
 
+import math
 import mmap
 from contextlib import suppress
 from threading import Lock
@@ -12,11 +13,18 @@ ALIGNMENT = 64  # bytes, a line of the cache
 
 
 def in_huge_pages(tensor: Tensor) -> Tensor:
-    """A copy of a tensor in huge pages, where the system has them; elsewhere the tensor itself."""
+    """A contiguous copy of a tensor in huge pages, where the system has them; elsewhere in ordinary ones, if needed."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return tensor
+        return tensor.contiguous()
     copy = _CHUNKS.room(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
     return copy.copy_(tensor)
+
+
+def in_memory_of_its_own(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An uninitialised tensor whose memory goes back to the system with it, where the system has huge pages."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype)
+    return _new_chunk(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 
 class _Chunks:

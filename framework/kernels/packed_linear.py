@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from framework.kernels import cpp_operators
-from framework.kernels.huge_pages import in_huge_pages
+from framework.kernels.huge_pages import in_huge_pages, in_memory_of_its_own
 
 NAME = "packed_linear"
 MOST_ROWS = 32  # a library's product is faster for more
@@ -42,10 +42,12 @@ def operators() -> Any:
 def pack(weight: Tensor) -> Tensor:
     """[tiles, K, tile] from a weight [N, K], padded with zeros; for bfloat16 in pairs, [tiles, K / 2, tile, 2]."""
     tile = operators().tile()
-    tiles = pad(weight, (0, 0, 0, -len(weight) % tile)).unflatten(0, (-1, tile))
+    if missing := -len(weight) % tile:
+        weight = pad(weight, (0, 0, 0, missing))
+    tiles = weight.unflatten(0, (-1, tile))
     if weight.dtype == torch.bfloat16:
         tiles = tiles.unflatten(2, (-1, 2))
-    return tiles.transpose(1, 2).contiguous()
+    return in_huge_pages(tiles.transpose(1, 2))
 
 
 _PACKED = WeakTensorKeyDictionary()  # by the first of several weights: copies that begin with it
@@ -75,9 +77,17 @@ def _packed(weights: list[Tensor]) -> Tensor:
         if copy.is_of(weights) and copy.versions == versions:
             return copy.packed
     copies[:] = [copy for copy in copies if copy.is_alive() and not copy.is_of(weights)]
-    packed = in_huge_pages(pack(torch.cat([weight.detach() for weight in weights])))
+    packed = pack(_joined([weight.detach() for weight in weights]))
     copies.append(_Copy([ref(weight) for weight in weights], versions, packed))
     return packed
+
+
+def _joined(weights: list[Tensor]) -> Tensor:
+    """Weights one below the other, in memory that goes back to the system; the heap would keep most of it."""
+    if len(weights) == 1:
+        return weights[0]
+    joined = in_memory_of_its_own((sum(map(len, weights)), weights[0].shape[1]), weights[0].dtype)
+    return torch.cat(weights, out=joined)
 
 
 class _Product(NamedTuple):

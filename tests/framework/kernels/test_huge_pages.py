@@ -1,12 +1,13 @@
 """Tensors in huge pages: equal copies that share no memory."""
 
 import mmap
+from pathlib import Path
 
 import pytest
 import torch
 
 from framework.kernels import huge_pages
-from framework.kernels.huge_pages import in_huge_pages
+from framework.kernels.huge_pages import in_huge_pages, in_memory_of_its_own
 
 has_advice = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no such advice")
 
@@ -47,7 +48,22 @@ def test_a_kernel_that_refuses_the_advice_gives_ordinary_pages(monkeypatch):
     assert copy is not tensor and torch.equal(copy, tensor)
 
 
-def test_without_huge_pages_a_tensor_stays_as_it_is(monkeypatch):
+def test_without_huge_pages_a_tensor_stays_as_it_is_or_becomes_contiguous(monkeypatch):
     monkeypatch.delattr(huge_pages.mmap, "MADV_HUGEPAGE", raising=False)
-    tensor = torch.randn(3)
+    tensor = torch.randn(3, 2)
     assert in_huge_pages(tensor) is tensor
+    copy = in_huge_pages(tensor.T)
+    assert copy.is_contiguous() and torch.equal(copy, tensor.T)
+    assert in_memory_of_its_own((3, 2), torch.int8).shape == (3, 2)
+
+
+@has_advice
+def test_memory_of_its_own_goes_back_with_its_tensor():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    tensor = in_memory_of_its_own((2**24, 2), torch.bfloat16).fill_(1)
+    before = resident()
+    size = tensor.nbytes
+    del tensor
+    assert resident() < before - size // 2
