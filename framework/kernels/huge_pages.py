@@ -13,17 +13,20 @@ ALIGNMENT = 64  # bytes, a line of the cache
 
 
 def in_huge_pages(tensor: Tensor) -> Tensor:
-    """A contiguous copy of a tensor in huge pages, where the system has them; elsewhere in ordinary ones, if needed."""
+    """A contiguous copy of a tensor in huge pages.
+
+    On a system without them: the tensor itself if it is contiguous, else an ordinary copy.
+    """
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return tensor.contiguous()
     copy = _CHUNKS.room(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
     return copy.copy_(tensor)
 
 
-def in_memory_of_its_own(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialised tensor whose memory goes back to the system with it, where the system has huge pages."""
+def zeros_outside_heap(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros in pages that are unmapped with the tensor; on a system without huge pages, ordinary ones."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype)
     return _new_chunk(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 

@@ -4,6 +4,7 @@
 // to end, for up to ROWS_PER_BLOCK rows at a time: it takes the time of reading memory. Each output is summed over k in one
 // order, whatever the number of rows, so that a row's result does not depend on the rows beside it.
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -20,10 +21,10 @@
 #include <immintrin.h>
 #endif
 
-// Graphs of these versions call the overload with an output, whose memory they reuse. Elsewhere they call by name no
-// function of ours (CALLS_DIRECTLY in cpp_operators.py).
+// From PyTorch 2.13 on, graphs call this overload by name and reuse the memory of its output. Elsewhere they call the
+// operator by the dispatcher.
 #if defined(__linux__) && (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13)
-#define TAKES_OUTPUT
+#define HAS_OUT_OVERLOAD
 #endif
 
 namespace {
@@ -198,18 +199,24 @@ void run(const at::Tensor& x, const at::Tensor& packed, at::Tensor& y) {
   product.run();
 }
 
-at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs, at::Tensor& y) {
+void check(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
   TORCH_CHECK(
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) &&
           (packed.scalar_type() == x.scalar_type() || packed.scalar_type() == at::kChar),
       "packed_linear has no kernel for inputs of ", x.scalar_type(), " and weights of ", packed.scalar_type());
   TORCH_CHECK(
-      x.size(-1) > 0 && packed.numel() == (num_outputs + TILE - 1) / TILE * TILE * x.size(-1),
+      x.dim() > 0 && x.size(-1) > 0 && packed.numel() == (num_outputs + TILE - 1) / TILE * TILE * x.size(-1) &&
+          (packed.scalar_type() != at::kBFloat16 || x.size(-1) % 2 == 0),
       "packed_linear: the weights have another number of inputs or outputs");
+}
+
+at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs, at::Tensor& y) {
+  check(x, packed, num_outputs);
   TORCH_CHECK(
-      y.is_contiguous() && y.scalar_type() == x.scalar_type() && y.size(-1) == num_outputs &&
-          y.numel() / num_outputs == x.numel() / x.size(-1),
+      y.is_contiguous() && y.scalar_type() == x.scalar_type() && y.dim() == x.dim() && y.size(-1) == num_outputs &&
+          y.sizes().slice(0, y.dim() - 1) == x.sizes().slice(0, x.dim() - 1),
       "packed_linear: the output has another shape, dtype or order");
+  at::assert_no_overlap(y, x);
   const at::Tensor inputs = x.contiguous();
   const bool is_bfloat16 = inputs.scalar_type() == at::kBFloat16;
   if (packed.scalar_type() == at::kChar) {
@@ -223,6 +230,7 @@ at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, int
 }
 
 at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
+  check(x, packed, num_outputs);
   auto sizes = x.sizes().vec();
   sizes.back() = num_outputs;
   at::Tensor y = at::empty(sizes, x.options());
@@ -246,7 +254,7 @@ extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_
 
 TORCH_LIBRARY_FRAGMENT(outrider, library) {
   library.def("packed_linear(Tensor x, Tensor packed, int num_outputs) -> Tensor");
-#if defined(TAKES_OUTPUT)
+#if defined(HAS_OUT_OVERLOAD)
   library.def(
       "packed_linear.out(Tensor x, Tensor packed, int num_outputs, *, Tensor(a!) out) -> Tensor(a!)", {at::Tag::out});
 #endif
@@ -255,7 +263,7 @@ TORCH_LIBRARY_FRAGMENT(outrider, library) {
 
 TORCH_LIBRARY_IMPL(outrider, CPU, library) {
   library.impl("packed_linear", packed_linear);
-#if defined(TAKES_OUTPUT)
+#if defined(HAS_OUT_OVERLOAD)
   library.impl("packed_linear.out", packed_linear_out);
 #endif
 }

@@ -8,6 +8,7 @@ M rows, K inputs, N outputs.
 
 import operator
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
@@ -16,11 +17,10 @@ import torch
 from torch import Tensor
 from torch._dynamo.source import LocalSource
 from torch.fx import GraphModule, Node
-from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from framework.kernels import cpp_operators
-from framework.kernels.huge_pages import in_huge_pages, in_memory_of_its_own
+from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
 
 NAME = "packed_linear"
 MOST_ROWS = 32  # a library's product is faster for more
@@ -39,15 +39,26 @@ def operators() -> Any:
     return ours
 
 
-def pack(weight: Tensor) -> Tensor:
-    """[tiles, K, tile] from a weight [N, K], padded with zeros; for bfloat16 in pairs, [tiles, K / 2, tile, 2]."""
+def pack(*weights: Tensor) -> Tensor:
+    """[tiles, K, tile] from weights [N, K], one below the other; for bfloat16 in pairs, [tiles, K / 2, tile, 2]."""
     tile = operators().tile()
-    if missing := -len(weight) % tile:
-        weight = pad(weight, (0, 0, 0, missing))
-    tiles = weight.unflatten(0, (-1, tile))
-    if weight.dtype == torch.bfloat16:
+    tiles = _in_whole_tiles(weights, tile).unflatten(0, (-1, tile))
+    if tiles.dtype == torch.bfloat16:
         tiles = tiles.unflatten(2, (-1, 2))
     return in_huge_pages(tiles.transpose(1, 2))
+
+
+def _in_whole_tiles(weights: Sequence[Tensor], tile: int) -> Tensor:
+    """[N, K]: weights one below the other, and zeros up to a multiple of the tile.
+
+    They lie outside the heap, which would keep most of the memory.
+    """
+    size = sum(map(len, weights))
+    if len(weights) == 1 and size % tile == 0:
+        return weights[0]
+    joined = zeros_outside_heap((size + -size % tile, weights[0].shape[1]), weights[0].dtype)
+    torch.cat(tuple(weights), out=joined[:size])
+    return joined
 
 
 _PACKED = WeakTensorKeyDictionary()  # by the first of several weights: copies that begin with it
@@ -77,17 +88,9 @@ def _packed(weights: list[Tensor]) -> Tensor:
         if copy.is_of(weights) and copy.versions == versions:
             return copy.packed
     copies[:] = [copy for copy in copies if copy.is_alive() and not copy.is_of(weights)]
-    packed = pack(_joined([weight.detach() for weight in weights]))
+    packed = pack(*(weight.detach() for weight in weights))
     copies.append(_Copy([ref(weight) for weight in weights], versions, packed))
     return packed
-
-
-def _joined(weights: list[Tensor]) -> Tensor:
-    """Weights one below the other, in memory that goes back to the system; the heap would keep most of it."""
-    if len(weights) == 1:
-        return weights[0]
-    joined = in_memory_of_its_own((sum(map(len, weights)), weights[0].shape[1]), weights[0].dtype)
-    return torch.cat(weights, out=joined)
 
 
 class _Product(NamedTuple):
@@ -101,13 +104,13 @@ def use_packed_linear(graph: GraphModule) -> None:
     """Replace products of few rows with constant weights in a graph; those with the same input become one product."""
     if not cpp_operators.is_available(NAME):
         return
-    with_input: dict[Any, list[_Product]] = defaultdict(list)
+    together: dict[Any, list[_Product]] = defaultdict(list)  # by input and dtype
     for node in graph.graph.find_nodes(op="call_function", target=torch._C._nn.linear):
         x, weight_node, _ = _arguments(node)
         weight = _weight(graph, weight_node)
         if weight is not None and _is_served(x.meta["example_value"], weight):
-            with_input[x].append(_Product(node, weight))
-    for products in with_input.values():
+            together[x, weight.dtype].append(_Product(node, weight))
+    for products in together.values():
         _replace(graph, products)
     _delete_unread(graph)
     graph.recompile()

@@ -15,7 +15,7 @@ from framework.kernels import cpp_operators, packed_linear, small_attention
 from framework.kernels.cpp_operators import DECLARATIONS, direct_call_options, operators
 
 OPTION = "aot_inductor.custom_ops_to_c_shims"
-OVERLOADS = {packed_linear.NAME: "out", small_attention.NAME: "default"}
+OVERLOADS = {packed_linear.NAME: "out", small_attention.NAME: "default"}  # that graphs call (PyTorch 2.13)
 
 pytestmark = pytest.mark.skipif(not cpp_operators.CALLS_DIRECTLY, reason="graphs call operators by the dispatcher here")
 

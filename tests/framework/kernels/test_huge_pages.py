@@ -1,13 +1,12 @@
 """Tensors in huge pages: equal copies that share no memory."""
 
 import mmap
-from pathlib import Path
 
 import pytest
 import torch
 
 from framework.kernels import huge_pages
-from framework.kernels.huge_pages import in_huge_pages, in_memory_of_its_own
+from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
 
 has_advice = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no such advice")
 
@@ -54,16 +53,14 @@ def test_without_huge_pages_a_tensor_stays_as_it_is_or_becomes_contiguous(monkey
     assert in_huge_pages(tensor) is tensor
     copy = in_huge_pages(tensor.T)
     assert copy.is_contiguous() and torch.equal(copy, tensor.T)
-    assert in_memory_of_its_own((3, 2), torch.int8).shape == (3, 2)
+    assert torch.equal(zeros_outside_heap((3, 2), torch.int8), torch.zeros(3, 2, dtype=torch.int8))
 
 
 @has_advice
-def test_memory_of_its_own_goes_back_with_its_tensor():
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-    tensor = in_memory_of_its_own((2**24, 2), torch.bfloat16).fill_(1)
-    before = resident()
-    size = tensor.nbytes
-    del tensor
-    assert resident() < before - size // 2
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_zeros_outside_the_heap_have_pages_of_their_own(dtype):
+    first, second = (zeros_outside_heap((3, 5), dtype) for _ in range(2))
+    assert first.dtype == dtype and torch.equal(first, torch.zeros(3, 5, dtype=dtype))
+    assert first.data_ptr() % mmap.PAGESIZE == second.data_ptr() % mmap.PAGESIZE == 0
+    first.fill_(1)
+    assert not second.any()

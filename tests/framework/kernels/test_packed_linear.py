@@ -135,6 +135,7 @@ def test_a_packed_copy_ends_with_its_weights() -> None:
         (torch.ones(1, 8, dtype=torch.float64), "no kernel for inputs of Double"),
         (torch.ones(1, 8, dtype=torch.bfloat16), "and weights of Float"),
         (torch.ones(1, 9), "another number of inputs"),
+        (torch.tensor(1.0), "another number of inputs"),
     ],
 )
 def test_what_it_has_no_kernel_for_is_refused(x: torch.Tensor, message: str) -> None:
@@ -142,13 +143,50 @@ def test_what_it_has_no_kernel_for_is_refused(x: torch.Tensor, message: str) -> 
         operators().packed_linear(x, pack(torch.ones(64, 8)), 64)
 
 
-@pytest.mark.skipif(not cpp_operators.CALLS_DIRECTLY, reason="graphs give no outputs here")
+has_out = pytest.mark.skipif(not cpp_operators.CALLS_DIRECTLY, reason="graphs give no outputs here")
+
+
+@has_out
 @pytest.mark.parametrize(
-    "y", [torch.empty(1, 63), torch.empty(2, 64), torch.empty(64, 2).T, torch.empty(1, 64, dtype=torch.float64)]
+    "y",
+    [
+        torch.empty(2, 3, 63),
+        torch.empty(6, 64),
+        torch.empty(2, 3, 128)[..., ::2],
+        torch.empty(2, 3, 64, dtype=torch.float64),
+    ],
 )
 def test_an_output_that_does_not_fit_is_refused(y: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match="the output has another shape, dtype or order"):
-        operators().packed_linear.out(torch.ones(1, 8), pack(torch.ones(64, 8)), 64, out=y)
+        operators().packed_linear.out(torch.ones(2, 3, 8), pack(torch.ones(64, 8)), 64, out=y)
+
+
+@has_out
+def test_an_output_may_not_be_the_input() -> None:
+    x = torch.ones(2, 64)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        operators().packed_linear.out(x, pack(torch.ones(64, 64)), 64, out=x)
+
+
+def test_no_output_is_allowed() -> None:
+    assert operators().packed_linear(torch.ones(1, 8), torch.empty(0), 0).shape == (1, 0)
+
+
+@pytest.mark.parametrize("int8_first", [True, False])
+def test_weights_of_two_dtypes_with_one_input_stay_two_products(int8_first: bool) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [Int8Linear(nn.Linear(32, 48)), nn.Linear(32, 16)]
+            self.layers = nn.ModuleList(layers if int8_first else layers[::-1])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([layer(x) for layer in self.layers], -1)
+
+    layer, x = Both(), torch.randn(5, 32)
+    output, graphs = _compiled(layer, x)
+    assert torch.allclose(output, layer(x), atol=1e-6)
+    assert _names(graphs[0]).count("outrider.packed_linear.default") == 2
 
 
 def test_without_a_compiler_graphs_stay_as_they_are(monkeypatch) -> None:
