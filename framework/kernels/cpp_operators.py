@@ -19,8 +19,8 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 CALLS_DIRECTLY = sys.platform == "linux"  # other linkers reject symbols that another library defines
 # C functions of the sources by operator, as compiled graphs declare them.
 DECLARATIONS = {
-    "outrider.packed_linear.out": "AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle y, "
-    "AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs)",
+    "outrider.packed_linear.default": "AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, "
+    "AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result)",
     "outrider.small_attention.default": "AOTITorchError aoti_torch_cpu_small_attention(AtenTensorHandle query, "
     "AtenTensorHandle key, AtenTensorHandle value, const AtenTensorHandle* mask, const AtenTensorHandle* sinks, "
     "double scale, double softcap, AtenTensorHandle* result)",

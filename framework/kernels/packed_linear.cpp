@@ -4,14 +4,12 @@
 // to end, for up to ROWS_PER_BLOCK rows at a time: it takes the time of reading memory. Each output is summed over k in one
 // order, whatever the number of rows, so that a row's result does not depend on the rows beside it.
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/BFloat16.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -19,12 +17,6 @@
 
 #if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
-#endif
-
-// From PyTorch 2.13 on, graphs call this overload by name and reuse the memory of its output. Elsewhere they call the
-// operator by the dispatcher.
-#if defined(__linux__) && (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13)
-#define HAS_OUT_OVERLOAD
 #endif
 
 namespace {
@@ -199,7 +191,7 @@ void run(const at::Tensor& x, const at::Tensor& packed, at::Tensor& y) {
   product.run();
 }
 
-void check(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
   TORCH_CHECK(
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) &&
           (packed.scalar_type() == x.scalar_type() || packed.scalar_type() == at::kChar),
@@ -208,16 +200,10 @@ void check(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
       x.dim() > 0 && x.size(-1) > 0 && packed.numel() == (num_outputs + TILE - 1) / TILE * TILE * x.size(-1) &&
           (packed.scalar_type() != at::kBFloat16 || x.size(-1) % 2 == 0),
       "packed_linear: the weights have another number of inputs or outputs");
-}
-
-at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs, at::Tensor& y) {
-  check(x, packed, num_outputs);
-  TORCH_CHECK(
-      y.is_contiguous() && y.scalar_type() == x.scalar_type() && y.dim() == x.dim() && y.size(-1) == num_outputs &&
-          y.sizes().slice(0, y.dim() - 1) == x.sizes().slice(0, x.dim() - 1),
-      "packed_linear: the output has another shape, dtype or order");
-  at::assert_no_overlap(y, x);
+  auto sizes = x.sizes().vec();
+  sizes.back() = num_outputs;
   const at::Tensor inputs = x.contiguous();
+  at::Tensor y = at::empty(sizes, inputs.options());
   const bool is_bfloat16 = inputs.scalar_type() == at::kBFloat16;
   if (packed.scalar_type() == at::kChar) {
     is_bfloat16 ? run<Int8<uint16_t>>(inputs, packed, y) : run<Int8<float>>(inputs, packed, y);
@@ -229,44 +215,26 @@ at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, int
   return y;
 }
 
-at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, int64_t num_outputs) {
-  check(x, packed, num_outputs);
-  auto sizes = x.sizes().vec();
-  sizes.back() = num_outputs;
-  at::Tensor y = at::empty(sizes, x.options());
-  return packed_linear_out(x, packed, num_outputs, y);
-}
-
 int64_t tile() { return TILE; }
 
 }  // namespace
 
 // Keep in step with DECLARATIONS in cpp_operators.py.
 extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_packed_linear(
-    AtenTensorHandle y, AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs) {
+    AtenTensorHandle x, AtenTensorHandle packed, int64_t num_outputs, AtenTensorHandle* result) {
   using namespace torch::aot_inductor;
   AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE({
-    packed_linear_out(
-        *tensor_handle_to_tensor_pointer(x), *tensor_handle_to_tensor_pointer(packed), num_outputs,
-        *tensor_handle_to_tensor_pointer(y));
+    *result = new_tensor_handle(packed_linear(
+        *tensor_handle_to_tensor_pointer(x), *tensor_handle_to_tensor_pointer(packed), num_outputs));
   })
 }
 
 TORCH_LIBRARY_FRAGMENT(outrider, library) {
   library.def("packed_linear(Tensor x, Tensor packed, int num_outputs) -> Tensor");
-#if defined(HAS_OUT_OVERLOAD)
-  library.def(
-      "packed_linear.out(Tensor x, Tensor packed, int num_outputs, *, Tensor(a!) out) -> Tensor(a!)", {at::Tag::out});
-#endif
   library.def("tile() -> int", tile);
 }
 
-TORCH_LIBRARY_IMPL(outrider, CPU, library) {
-  library.impl("packed_linear", packed_linear);
-#if defined(HAS_OUT_OVERLOAD)
-  library.impl("packed_linear.out", packed_linear_out);
-#endif
-}
+TORCH_LIBRARY_IMPL(outrider, CPU, library) { library.impl("packed_linear", packed_linear); }
 
 // There is no derivative; a fallthrough is quicker than the default, which would refuse to compute one.
 TORCH_LIBRARY_IMPL(outrider, Autograd, library) {

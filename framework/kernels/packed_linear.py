@@ -8,7 +8,6 @@ M rows, K inputs, N outputs.
 
 import operator
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
@@ -48,16 +47,16 @@ def pack(*weights: Tensor) -> Tensor:
     return in_huge_pages(tiles.transpose(1, 2))
 
 
-def _in_whole_tiles(weights: Sequence[Tensor], tile: int) -> Tensor:
+def _in_whole_tiles(weights: tuple[Tensor, ...], tile: int) -> Tensor:
     """[N, K]: weights one below the other, and zeros up to a multiple of the tile.
 
-    They lie outside the heap, which would keep most of the memory.
+    A copy lies outside the heap, which would keep most of the memory.
     """
     size = sum(map(len, weights))
     if len(weights) == 1 and size % tile == 0:
         return weights[0]
     joined = zeros_outside_heap((size + -size % tile, weights[0].shape[1]), weights[0].dtype)
-    torch.cat(tuple(weights), out=joined[:size])
+    torch.cat(weights, out=joined[:size])
     return joined
 
 
@@ -104,13 +103,13 @@ def use_packed_linear(graph: GraphModule) -> None:
     """Replace products of few rows with constant weights in a graph; those with the same input become one product."""
     if not cpp_operators.is_available(NAME):
         return
-    together: dict[Any, list[_Product]] = defaultdict(list)  # by input and dtype
+    joinable: dict[Any, list[_Product]] = defaultdict(list)  # by input and dtype of the weight
     for node in graph.graph.find_nodes(op="call_function", target=torch._C._nn.linear):
         x, weight_node, _ = _arguments(node)
         weight = _weight(graph, weight_node)
         if weight is not None and _is_served(x.meta["example_value"], weight):
-            together[x, weight.dtype].append(_Product(node, weight))
-    for products in together.values():
+            joinable[x, weight.dtype].append(_Product(node, weight))
+    for products in joinable.values():
         _replace(graph, products)
     _delete_unread(graph)
     graph.recompile()

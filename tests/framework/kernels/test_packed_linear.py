@@ -143,29 +143,9 @@ def test_what_it_has_no_kernel_for_is_refused(x: torch.Tensor, message: str) -> 
         operators().packed_linear(x, pack(torch.ones(64, 8)), 64)
 
 
-has_out = pytest.mark.skipif(not cpp_operators.CALLS_DIRECTLY, reason="graphs give no outputs here")
-
-
-@has_out
-@pytest.mark.parametrize(
-    "y",
-    [
-        torch.empty(2, 3, 63),
-        torch.empty(6, 64),
-        torch.empty(2, 3, 128)[..., ::2],
-        torch.empty(2, 3, 64, dtype=torch.float64),
-    ],
-)
-def test_an_output_that_does_not_fit_is_refused(y: torch.Tensor) -> None:
-    with pytest.raises(RuntimeError, match="the output has another shape, dtype or order"):
-        operators().packed_linear.out(torch.ones(2, 3, 8), pack(torch.ones(64, 8)), 64, out=y)
-
-
-@has_out
-def test_an_output_may_not_be_the_input() -> None:
-    x = torch.ones(2, 64)
-    with pytest.raises(RuntimeError, match="single memory location"):
-        operators().packed_linear.out(x, pack(torch.ones(64, 64)), 64, out=x)
+def test_pairs_of_inputs_need_an_even_number() -> None:
+    with pytest.raises(RuntimeError, match="another number of inputs"):
+        operators().packed_linear(torch.ones(1, 9).bfloat16(), torch.ones(64, 9).bfloat16(), 64)
 
 
 def test_no_output_is_allowed() -> None:
