@@ -1,7 +1,9 @@
 """Commands: modules of experiments/ that are imported after their arguments are checked, because it takes seconds."""
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -67,8 +69,19 @@ def _loaded(name: str) -> Command:
         return sys.modules[module].main
     if not sys.stderr.isatty():
         announce(f"{name}: loading PyTorch and Transformers")
-    with status("loading PyTorch and Transformers"):
+    with status("loading PyTorch and Transformers"), keeping_all_objects():
         return import_module(module).main
+
+
+@contextmanager
+def keeping_all_objects() -> Iterator[None]:
+    """Pause garbage collection, and exclude the block's objects from later ones; modules keep what they import."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def remove_if_unused(folder: Path) -> None:

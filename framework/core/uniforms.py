@@ -78,6 +78,7 @@ class Uniforms:
         self._seeds, self._width, self._device = list(seeds), width, device
         self._first_rounds = [0] * len(seeds)  # round of the generation with which the stream of each row begins
         self._block = self._host_block = torch.empty(0)
+        self._rounds, self._host_rounds = self._block.unbind(), self._host_block.unbind()
         self._num_blocks, self._used = 0, ROUNDS_PER_BLOCK
 
     def next_round(self) -> Tensor:
@@ -88,13 +89,14 @@ class Uniforms:
             # A copy from pinned memory makes the host wait for nothing.
             block = self._host_block.pin_memory() if self._device.type == "cuda" else self._host_block
             self._block = block.to(self._device, non_blocking=True)
+            self._rounds, self._host_rounds = self._block.unbind(), self._host_block.unbind()
             self._num_blocks, self._used = self._num_blocks + 1, 0
         self._used += 1
-        return self._block[self._used - 1]
+        return self._rounds[self._used - 1]
 
     def of_this_round_on_host(self) -> Tensor:
         """Host copy of the numbers last returned by `next_round`, for drafters that draw on the host."""
-        return self._host_block[self._used - 1]
+        return self._host_rounds[self._used - 1]
 
     def begin_rows(self, rows: list[int], seeds: list[int]) -> Tensor:
         """Give R rows the streams of other seeds, from their beginning.

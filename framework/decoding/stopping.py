@@ -162,7 +162,7 @@ class Finisher:
             text.append(token)
             if token in self.stopping.eos_ids:
                 self.finish_reasons[row] = "eos"
-            elif self._completes_stop_string(text[self._prompt_lengths[row] :]):
+            elif self.stopping.stop_strings and self._completes_stop_string(text[self._prompt_lengths[row] :]):
                 self.finish_reasons[row] = "stop_string"
                 return len(block) - count
             elif len(text) == self._limits[row]:
@@ -176,8 +176,6 @@ class Finisher:
         self.remaining[row] = 0
 
     def _completes_stop_string(self, tokens: list[int]) -> bool:
-        if not self.stopping.stop_strings:
-            return False
         assert self.stopping.tokenizer is not None
         text = self.stopping.tokenizer.decode(tokens)
         return any(string in text for string in self.stopping.stop_strings)
