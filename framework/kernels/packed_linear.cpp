@@ -1,8 +1,9 @@
 // Products of few rows with packed weights: y[m, n] = sum over k of x[m, k] * w[n, k].
 //
 // Weights are packed in tiles of TILE outputs, [N / TILE, K, TILE], so that a product reads them once, from beginning
-// to end, for up to ROWS_PER_BLOCK rows at a time: it takes the time of reading memory. Each output is summed over k in one
-// order, whatever the number of rows, so that a row's result does not depend on the rows beside it.
+// to end, for up to MOST_ROWS_AT_ONCE rows: it takes the time of reading memory. More rows are multiplied in blocks.
+// Each output is summed over k in one order, whatever the number of rows, so that a row's result does not depend on the
+// rows beside it.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -28,6 +29,7 @@ constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int TILE = LANES * VECTORS;
 constexpr int ROWS_PER_BLOCK = 6;  // so that all sums stay in registers
+constexpr int MOST_ROWS_AT_ONCE = 8;  // moving a few sums takes less time than reading the weights again
 constexpr int64_t AHEAD = 1024, LINE = 64;  // bytes: weights are fetched so far ahead of their use, line by line
 constexpr int64_t LEAST_WORK = 16384;  // weights per thread; starting a thread takes as long as reading these
 
@@ -145,14 +147,17 @@ struct Product {
   template <int NV>
   void rows(int64_t first) const {
     // The weights of a tile stay in the cache for all rows.
+    const int64_t most = num_rows <= MOST_ROWS_AT_ONCE ? num_rows : ROWS_PER_BLOCK;
     for (int64_t row = 0; row < num_rows;) {
-      switch (std::min<int64_t>(num_rows - row, ROWS_PER_BLOCK)) {
+      switch (std::min(num_rows - row, most)) {
         case 1: block<1, NV>(row, first); row += 1; break;
         case 2: block<2, NV>(row, first); row += 2; break;
         case 3: block<3, NV>(row, first); row += 3; break;
         case 4: block<4, NV>(row, first); row += 4; break;
         case 5: block<5, NV>(row, first); row += 5; break;
-        default: block<6, NV>(row, first); row += 6;
+        case 6: block<6, NV>(row, first); row += 6; break;
+        case 7: block<7, NV>(row, first); row += 7; break;
+        default: block<8, NV>(row, first); row += 8;
       }
     }
   }
