@@ -69,19 +69,21 @@ def _loaded(name: str) -> Command:
         return sys.modules[module].main
     if not sys.stderr.isatty():
         announce(f"{name}: loading PyTorch and Transformers")
-    with status("loading PyTorch and Transformers"), keeping_all_objects():
+    with status("loading PyTorch and Transformers"), without_garbage_collection():
         return import_module(module).main
 
 
 @contextmanager
-def keeping_all_objects() -> Iterator[None]:
-    """Pause garbage collection, and exclude the block's objects from later ones; modules keep what they import."""
+def without_garbage_collection() -> Iterator[None]:
+    """Import modules without garbage collection; later collections skip the objects that exist at the end."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-    finally:
         gc.freeze()
-        gc.enable()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def remove_if_unused(folder: Path) -> None:

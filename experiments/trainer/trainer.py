@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from experiments.config.progress import Steps
 from experiments.config.renamed_options import with_current_options
 from experiments.measurement.ranks import Ranks
-from experiments.trainer.kept_memory import keep_freed_memory
+from experiments.trainer.kept_memory import freed_memory_kept
 from experiments.trainer.precision import Float32Muon, has_fast_bfloat16
 from framework.core.validation import check_whole
 from framework.training.trainable import Trainable
@@ -190,10 +190,9 @@ class Trainer:
         Raises:
             FloatingPointError: the loss is NaN.
         """
-        keep_freed_memory()
         if self.step:
             print(f"resuming at step {self.step} of {self.recipe.steps}")
-        with Steps(self.recipe.steps, "training", completed=self.step) as steps:
+        with Steps(self.recipe.steps, "training", completed=self.step) as steps, freed_memory_kept():
             while self.step < self.recipe.steps:
                 loss = self._take_step(batch(self.step))
                 steps.update(f"step {self.step}, loss {loss:.3f}", advance=1)

@@ -26,7 +26,7 @@ class FixedBuffer:
     def _placed(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         size, memory = torch.Size(shape).numel(), self._memory
         if len(memory) < size or memory.dtype != dtype or memory.device != device:
-            memory = self._memory = torch.empty(0)  # free the old memory first
+            memory = self._memory = torch.empty(0)  # frees the old memory first, unless a view of it is in use
             self._memory = torch.empty(size, dtype=dtype, device=device)
         tensor = self._memory[:size].view(shape)
         if device.type not in UNMARKED:

@@ -230,7 +230,6 @@ def _numbers_only(guards: Sequence[Any]) -> list[bool]:
             and type(guard.value) in (int, float, bool)
             and not guard.is_global
             and not guard.orig_guard.source.is_unspecialized_nn_module()
-            and "__" not in guard.name  # of classes and functions
         )
         for guard in guards
     ]

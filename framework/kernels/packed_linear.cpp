@@ -1,9 +1,9 @@
 // Products of few rows with packed weights: y[m, n] = sum over k of x[m, k] * w[n, k].
 //
 // Weights are packed in tiles of TILE outputs, [N / TILE, K, TILE], so that a product reads them once, from beginning
-// to end, for up to MOST_ROWS_AT_ONCE rows: it takes the time of reading memory. More rows are multiplied in blocks.
-// Each output is summed over k in one order, whatever the number of rows, so that a row's result does not depend on the
-// rows beside it.
+// to end, for up to MOST_ROWS_AT_ONCE rows; up to five take the time of reading memory. More rows are multiplied in
+// blocks of ROWS_PER_BLOCK. Each output is summed over k in one order, whatever the number of rows, so that a row's
+// result does not depend on the rows beside it.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int TILE = LANES * VECTORS;
 constexpr int ROWS_PER_BLOCK = 6;  // so that all sums stay in registers
-constexpr int MOST_ROWS_AT_ONCE = 8;  // moving a few sums takes less time than reading the weights again
+constexpr int MOST_ROWS_AT_ONCE = 8;  // spilling a few sums costs less than a second pass over a tile, even from the cache
 constexpr int64_t AHEAD = 1024, LINE = 64;  // bytes: weights are fetched so far ahead of their use, line by line
 constexpr int64_t LEAST_WORK = 16384;  // weights per thread; starting a thread takes as long as reading these
 
@@ -146,7 +146,7 @@ struct Product {
 
   template <int NV>
   void rows(int64_t first) const {
-    // The weights of a tile stay in the cache for all rows.
+    // One block if the rows fit, otherwise blocks whose sums stay in registers; the tile stays in the cache for all.
     const int64_t most = num_rows <= MOST_ROWS_AT_ONCE ? num_rows : ROWS_PER_BLOCK;
     for (int64_t row = 0; row < num_rows;) {
       switch (std::min(num_rows - row, most)) {
