@@ -29,7 +29,7 @@ constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int TILE = LANES * VECTORS;
 constexpr int ROWS_PER_BLOCK = 6;  // so that all sums stay in registers
-constexpr int MOST_ROWS_AT_ONCE = 8;  // spilling a few sums costs less than a second pass over a tile, even from the cache
+constexpr int MOST_ROWS_AT_ONCE = 8;  // spilling a few sums costs less than a second pass over a tile
 constexpr int64_t AHEAD = 1024, LINE = 64;  // bytes: weights are fetched so far ahead of their use, line by line
 constexpr int64_t LEAST_WORK = 16384;  // weights per thread; starting a thread takes as long as reading these
 
