@@ -61,6 +61,9 @@ inline Floats fused(Floats x, Floats weights, Floats sum) {
 #endif
 }
 
+// All lanes equal; adding zero would cost an instruction, since it changes -0.
+inline Floats repeated(float value) { return value - Floats{}; }
+
 inline float as_float(float value) { return value; }
 inline float as_float(uint16_t value) { return c10::detail::f32_from_bits(value); }
 
@@ -71,7 +74,7 @@ struct Float32 {  // float32 weights
   using Weight = float;
   static constexpr int DEPTH = 1;
   static Floats weights(const Weight* from) { return loaded<Floats>(from); }
-  static Floats add(Floats sum, const Input* x, Floats weights) { return fused(Floats{} + *x, weights, sum); }
+  static Floats add(Floats sum, const Input* x, Floats weights) { return fused(repeated(*x), weights, sum); }
 };
 
 template <typename Number>
@@ -86,7 +89,7 @@ struct Int8 {  // int8 weights; inputs and outputs are float32 or bfloat16
     return __builtin_convertvector(loaded<Bytes>(from), Floats);
 #endif
   }
-  static Floats add(Floats sum, const Input* x, Floats weights) { return fused(Floats{} + as_float(*x), weights, sum); }
+  static Floats add(Floats sum, const Input* x, Floats weights) { return fused(repeated(as_float(*x)), weights, sum); }
 };
 
 struct BFloat16 {  // bfloat16 weights in pairs of consecutive k, summed in float32
