@@ -49,10 +49,10 @@ from experiments.results.provenance import peak_memory, provenance
 from framework.core.drafter import Drafter, models_of
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
-from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
 from framework.gamma_policies.gamma_policy import is_cost_aware
 from framework.gamma_policies.round_profile import is_profiled
+from framework.kernels.compiled_graphs import why_not
 from framework.metrics.equality import within_float32
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import device_named

@@ -39,7 +39,7 @@ from experiments.reporting.tables.projection_table import (
 from experiments.reporting.tables.text_table import markdown, shown
 from experiments.results.records import group_records
 from framework.core.validation import check_whole
-from framework.decoding.compiled import why_not
+from framework.kernels.compiled_graphs import why_not
 from framework.models.pretrained import device_named
 
 THIS_MACHINE = "this_machine"

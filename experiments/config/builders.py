@@ -30,10 +30,10 @@ from framework.core.drafter import Drafter, compiles, models_of, most_nodes
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.validation import check_number, check_whole
-from framework.decoding.compiled import why_not
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.gamma_policy import GammaPolicy
+from framework.kernels.compiled_graphs import why_not
 from framework.models.pretrained import device_named
 from framework.models.target import Target
 from framework.prompts.prompt_set import PromptSet, make_prompts

@@ -99,6 +99,7 @@ class LoadedModels:
                 context=node.context,
                 generation=generation,
                 prefill_chunk=node.prefill_chunk,
+                compile_prefill=node.compile_prefill,
             )
 
     def with_draft_model(self, factory: Callable[..., Drafter], node: DictConfig) -> Callable[..., Drafter]:

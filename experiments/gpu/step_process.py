@@ -15,7 +15,7 @@ import torch
 
 from experiments.gpu.all_steps import STEP_FAILED, unfinished
 from experiments.gpu.findings import GRACE, Bounds, Findings, StepResult, load, store
-from framework.decoding import compiled
+from framework.kernels import compiled_graphs
 from framework.models.pretrained import device_named
 
 Step = Callable[[Findings, Mapping[str, Any], torch.device], None]
@@ -36,7 +36,7 @@ def run_steps(folder: Path) -> int:
     sizes, names = settings[chosen], settings["steps"]
     begins = accumulate((sizes[step]["seconds"] for step in names), initial=record["begun"])
     planned = dict(zip(names, begins, strict=False))
-    with patch.dict(compiled.BACKENDS, {device.type: sizes["backend"]} if sizes["backend"] else {}):
+    with patch.dict(compiled_graphs.BACKENDS, {device.type: sizes["backend"]} if sizes["backend"] else {}):
         for step in unfinished(names, folder):
 
             def save(result: StepResult, step: str = step) -> None:

@@ -30,7 +30,7 @@ from framework.models.attention import attention_of
 from framework.models.pretrained import load_tokenizer
 
 ATTRIBUTE = "_outrider"  # of a model; what it holds goes with the model
-OWN = re.compile(r"[+~]*(drafter|verifier|gamma|engine|target\.(attention|context|prefill_chunk))\b.*")
+OWN = re.compile(r"[+~]*(drafter|verifier|gamma|engine|target\.(attention|context|prefill_chunk|compile_prefill))\b.*")
 OF_DRAFTER = re.compile(r"[+~]*drafter\b.*")
 ANY_DRAFTER = "drafter=prompt_lookup"  # completes a config whose drafter is an object
 
@@ -182,7 +182,10 @@ def _checked(drafter: object, overrides: Sequence[str]) -> list[str]:
         ValueError: an override is no text, sets an argument of `generate`, or is for another drafter.
     """
     if wrong := next((each for each in overrides if not isinstance(each, str) or not OWN.fullmatch(each)), None):
-        allowed = "options of drafter, verifier, gamma and engine, and target.attention, .context and .prefill_chunk"
+        allowed = (
+            "options of drafter, verifier, gamma and engine, and target.attention, .context, .prefill_chunk and "
+            ".compile_prefill"
+        )
         raise OptionError(
             "overrides", list(overrides), f"{allowed}; others are arguments of generate", f"with {wrong!r}"
         )

@@ -18,13 +18,14 @@ from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.drafter import ShouldContinue, hidden_layers_of, most_nodes, proposal
 from framework.core.sequences import Prompt, Sequences, text_of
 from framework.core.tree import Tree
-from framework.decoding.compiled import Compiled, can_be_queued, drafts_outside, longest_as_input
+from framework.decoding.compiled_round import can_be_queued, drafts_outside, longest_as_input
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.kernels.compiled_graphs import Compiled
 from framework.metrics.graph_counts import GraphCounts, counted_graphs
 from framework.metrics.stopwatch import Block, Clock, Stopwatch
 from framework.models.cached_lm import CachedLM

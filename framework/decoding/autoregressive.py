@@ -5,16 +5,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from framework.core.fixed_buffer import FixedBuffers
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import Uniforms
-from framework.decoding.compiled import Compiled, longest_as_input, runs_later
+from framework.decoding.compiled_round import longest_as_input
 from framework.decoding.device_round import Rows
 from framework.decoding.generation import Generation
 from framework.decoding.prefill import prefill, prefill_rows
 from framework.decoding.refill import Queue, Refill
 from framework.decoding.round_summary import Pipeline, StepSummary
 from framework.decoding.stopping import Finisher, Stopping
+from framework.kernels.compiled_graphs import Compiled, runs_later
 from framework.metrics.stopwatch import Stage, Stopwatch, untimed
 from framework.models.target import Target
 
@@ -35,6 +37,7 @@ class Autoregressive:
         self.target = target
         self.sampling = sampling
         self._graph = Compiled(self._on_device, target.device, name="a step of plain decoding") if compiled else None
+        self._buffers = FixedBuffers()
         self._can_queue = compiled and runs_later(target.device)
 
     @torch.no_grad()
@@ -68,10 +71,15 @@ class Autoregressive:
         uniforms = Uniforms(refill.first.seeds, 1, self.target.device)
         with stopwatch.stage("prefill"):
             sequences, finisher, output = prefill(
-                self.target, refill.first.prompts, stopping, max_nodes=0, waiting=refill.waiting
+                self.target,
+                refill.first.prompts,
+                stopping,
+                max_nodes=0,
+                waiting=refill.waiting,
+                compiled=self._graph is not None,
             )
-            if self._graph is not None:
-                self._graph.begin(sequences, finisher)
+            if self._graph is not None:  # which has recorded where the state of earlier generations lies
+                self._buffers.hold(sequences, finisher)
             finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, uniforms.next_round())))
         rows, num_steps = Rows(sequences, finisher), 0
         self._refill(rows, uniforms, refill, stopwatch)

@@ -1,6 +1,6 @@
 """The device's part of a round: propose, target pass, verify, commit, observe, all without synchronisation.
 
-It can therefore be queued as a whole and compiled into one graph (`framework.decoding.compiled`).
+It can therefore be queued as a whole and compiled into one graph (`framework.decoding.compiled_round`).
 """
 
 from collections.abc import Callable

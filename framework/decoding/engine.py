@@ -20,7 +20,7 @@ from framework.core.drafter import (
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms, check_seeds
-from framework.decoding.compiled import CompiledRound, can_be_queued
+from framework.decoding.compiled_round import CompiledRound, can_be_queued
 from framework.decoding.device_round import Decoding, DeviceRound, Rows
 from framework.decoding.generation import Generation
 from framework.decoding.prefill import prefill, prefill_rows
@@ -190,6 +190,7 @@ class Engine:
                 max_nodes=self.max_nodes,
                 waiting=waiting,
                 layers=self._on_device.hidden_layers,
+                compiled=self.compiled,
             )
             if self._graph is not None:
                 self._graph.begin(sequences, finisher)

@@ -47,6 +47,7 @@ def prefill(
     max_nodes: int,
     waiting: Sequence[Prompt] = (),
     layers: Sequence[int] = (),
+    compiled: bool = False,
 ) -> tuple[Sequences, Finisher, ForwardOutput]:
     """Lay out the prompts and read them in one pass.
 
@@ -57,6 +58,7 @@ def prefill(
         max_nodes: largest number of nodes in a draft; buffers get that much room after the last committed token.
         waiting: prompts that finished rows take later (`prefill_rows`), for which the buffers are wide enough, too.
         layers: layers whose states become features, as for `CachedLM.forward`.
+        compiled: whether the decoder is compiled, as for `CachedLM.read_prompts`.
 
     Returns:
         the sequences, without a new token; their finisher; the pass, with logits [B, 1, V] after each prompt.
@@ -72,7 +74,8 @@ def prefill(
     longest = max(len(prompt) for prompt in in_all)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
     sequences = Sequences.from_prompts(in_all[: len(prompts)], width=buffer_width(width), device=target.device)
-    return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences, layers)
+    output = model.read_prompts(sequences, layers, compiled=compiled)
+    return sequences, Finisher(sequences, stopping, model.context), output
 
 
 def prefill_rows(

@@ -1,10 +1,10 @@
-"""Compiled graphs (torch.compile): a round as one call, without Python or synchronisation between its parts."""
+"""Compiled graphs (torch.compile): a function of tensors as one call, without Python or synchronisation in between."""
 
 import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -17,15 +17,6 @@ from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx import GraphModule
 from torch.fx.experimental.sym_node import DynamicInt
 
-from framework.core.draft import Draft
-from framework.core.drafter import Drafter, drafts_on_host, is_stepwise, resumes
-from framework.core.fixed_buffer import FixedBuffers
-from framework.core.sequences import Sequences
-from framework.core.uniforms import RoundUniforms
-from framework.decoding.device_round import Decoding, DeviceRound
-from framework.decoding.stopping import Finisher
-from framework.gamma_policies.fixed import Fixed
-from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.kernels.cpp_operators import direct_call_options
 from framework.kernels.direct_graph import DirectGraph
 from framework.kernels.packed_linear import use_packed_linear
@@ -84,11 +75,10 @@ class Compiled:
         self._device = device
         self._name = name
         self._graphs: dict[Hashable, _Graphs] = {}
-        self._buffers = FixedBuffers()
 
-    def begin(self, sequences: Sequences, finisher: Finisher) -> None:
-        """Move the state of a new generation into the buffers of earlier ones, which the graphs have recorded."""
-        self._buffers.hold(sequences, finisher)
+    def has(self, shape: Hashable) -> bool:
+        """Whether a graph of this shape has been compiled."""
+        return shape in self._graphs
 
     def __call__(self, shape: Hashable, *arguments: Any) -> Any:
         """Run the graph of this shape; the first call with a shape compiles it, which takes a minute and is logged.
@@ -233,73 +223,3 @@ def _numbers_only(guards: Sequence[Any]) -> list[bool]:
         )
         for guard in guards
     ]
-
-
-class CompiledRound:
-    """The device's part of a round as one compiled graph, without the draft if drafting involves the host."""
-
-    def __init__(self, on_device: DeviceRound, gamma_policy: GammaPolicy):
-        self._on_device = on_device
-        self._gamma_policy = gamma_policy
-        self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
-        run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
-        self._graph = Compiled(run, on_device.target.device, name="a round")
-
-    def begin(self, sequences: Sequences, finisher: Finisher) -> None:
-        """As `Compiled.begin`."""
-        self._graph.begin(sequences, finisher)
-
-    def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
-        """Run the device's part of a round; returns the packed `RoundSummary`."""
-        sequences, stage = decoding.sequences, decoding.stopwatch.stage
-        self._resume(decoding, gamma)
-        if not self._drafts_outside:
-            with stage("round"):
-                return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
-        draft = decoding.no_draft
-        if gamma:
-            with stage("draft"):
-                found = self._on_device.propose(sequences, gamma, uniforms, self._gamma_policy.should_continue)
-                if found.num_nodes:  # one graph for all lengths up to gamma, another one for rounds without a draft
-                    draft = found.padded(gamma)
-        with stage("verify_and_commit"):
-            return self._graph(
-                (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)
-            )
-
-    def _resume(self, decoding: Decoding, gamma: int) -> None:
-        """Prepare the drafter for another gamma than that of the round before, and count rounds without a draft."""
-        drafter = self._on_device.drafter
-        if gamma and gamma != decoding.gamma and resumes(drafter):
-            with decoding.stopwatch.stage("draft"):
-                drafter.resume(decoding.sequences, decoding.num_undrafted)
-        decoding.num_undrafted = 0 if gamma else decoding.num_undrafted + 1
-        decoding.gamma = gamma
-
-    def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
-        draft = self._on_device.propose(decoding.sequences.with_longest(longest), gamma, uniforms)
-        return self._verify_and_commit(decoding, draft, uniforms, longest)
-
-    def _verify_and_commit(self, decoding: Decoding, draft: Draft, uniforms: RoundUniforms, longest: int) -> Tensor:
-        draft = replace(draft)  # a graph returns what it computes for an object that it was given
-        return self._on_device.verify_and_commit(decoding, draft, uniforms, longest=longest)[1]
-
-
-def drafts_outside(drafter: Drafter, gamma_policy: GammaPolicy) -> bool:
-    """Whether drafting involves the host: the drafter runs there, or the gamma policy may end a draft early."""
-    ends_them = gamma_policy.should_continue is not None and is_stepwise(drafter)
-    return ends_them or drafts_on_host(drafter)
-
-
-def can_be_queued(drafter: Drafter, gamma_policy: GammaPolicy, device: torch.device) -> bool:
-    """Whether a compiled round can be queued before the host has read the previous one."""
-    drafts_there = not gamma_policy.max_gamma or not drafts_outside(drafter, gamma_policy)
-    return runs_later(device) and drafts_there and isinstance(gamma_policy, Fixed)
-
-
-def longest_as_input(sequences: Sequences) -> int:
-    """`Sequences.longest`, which changes every round, as an argument that triggers no recompilation.
-
-    On a GPU the argument is the width of the buffer, since a CUDA graph has fixed shapes; passes attend over all slots.
-    """
-    return Varying(sequences.longest) if sequences.tokens.device.type == "cpu" else sequences.tokens.shape[1]

@@ -9,6 +9,7 @@ M rows, K inputs, N outputs.
 import operator
 from collections import defaultdict
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
@@ -22,7 +23,7 @@ from framework.kernels import cpp_operators
 from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
 
 NAME = "packed_linear"
-MOST_ROWS = 32  # a library's product is faster for more
+MOST_ROWS = 32  # a library's product is faster for more, if their number is known
 DTYPES = (torch.float32, torch.bfloat16)  # of inputs and outputs; weights may be int8
 
 
@@ -135,7 +136,9 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
-    if x.dtype not in DTYPES or x.shape[:-1].numel() > MOST_ROWS:
+    *rows, _ = x.shape
+    is_known = all(type(size) is int for size in rows)
+    if x.dtype not in DTYPES or (is_known and prod(rows) > MOST_ROWS):
         return False
     return weight.dtype == torch.int8 or (weight.dtype == x.dtype and weight.shape[1] % 2 == 0)
 

@@ -72,6 +72,11 @@ class Slots:
             layer.keys = layer.values = None
             layer.is_initialized = False
 
+    @property
+    def are_allocated(self) -> bool:
+        """Whether a pass has written keys and values since the number of rows or slots changed."""
+        return any(layer.is_initialized for layer in self.cache.layers)
+
     @contextmanager
     def only(self, rows: Tensor) -> Iterator[None]:
         """Restrict passes in the block to rows [R] int64."""

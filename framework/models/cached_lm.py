@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from framework.core.cached_property import cached_property
 from framework.core.sequences import Sequences
 from framework.core.tree import Tree
+from framework.kernels.compiled_graphs import Compiled, Varying
 from framework.models.attention import FLEX, attention_of, own_attention, running_with
 from framework.models.attention_masks import AttentionMasks, Branches
 from framework.models.cache_slots import Slots
@@ -57,6 +59,7 @@ class CachedLM:
         context: int | None = None,
         num_known: int | None = None,
         prefill_chunk: int | None = None,
+        compile_prefill: bool = False,
     ):
         """
         Args:
@@ -66,6 +69,7 @@ class CachedLM:
             num_known: number of tokens that the model was trained with, if its tokenizer has fewer than the target's;
                 None: the vocabulary size in its config.
             prefill_chunk: most tokens per row that one pass reads of a prompt; None: all of them.
+            compile_prefill: whether compiled decoders read prompts in a compiled graph, too; on a CPU only.
 
         Raises:
             ValueError: the model cannot be served exactly, or not in chunks; the message gives the reason.
@@ -77,6 +81,7 @@ class CachedLM:
         self.is_sharded = is_sharded(model)
         self.vocabulary_size = vocabulary_size
         self.prefill_chunk = prefill_chunk
+        self.compile_prefill = compile_prefill
         self.context: int = context or longest_context(model.config.get_text_config()) or 0
         self.text_start = decoder_start(model) if model.config.is_encoder_decoder else []
         self._output_layer, self._layers = OutputLayerHook(self.model), LayerHooks(self.model)
@@ -92,6 +97,10 @@ class CachedLM:
             self._decoder = ConditionedDecoder(model, self._slots.cache)
         if prefill_chunk is not None:
             self.refuse_recurrent(f"target.prefill_chunk is {prefill_chunk}", "null")
+        if compile_prefill:
+            self.refuse_recurrent("target.compile_prefill is true", "false")
+            if self.device.type != "cpu":
+                raise ValueError(f"target.compile_prefill is true, and the device is {self.device}; allowed: false")
         if reason := probe(self):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
 
@@ -175,24 +184,35 @@ class CachedLM:
         if self.recurrent is not None:
             self.recurrent.states.begin(num_rows)
 
-    def read_sources(self, sequences: Sequences) -> None:
+    def read_sources(self, sequences: Sequences, *, compiled: bool = False) -> None:
         """Encode the sources of these sequences once for all later passes; no effect in a decoder-only model."""
         if self.text_start and sequences.source is not None:
-            self._decoder.read(sequences.source.clamp(max=self.num_known - 1), sequences.source_mask)
+            source = sequences.source.clamp(max=self.num_known - 1)
+            self._decoder.read(source, sequences.source_mask, compiled=compiled)
 
-    def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
+    def read_prompts(
+        self, sequences: Sequences, layers: Sequence[int] = (), *, compiled: bool = False
+    ) -> ForwardOutput:
         """Begin with the rows and slots of these sequences, and read their sources and all their tokens.
 
         Args:
             sequences: the prompts.
             layers: as for `forward`.
+            compiled: whether the decoder is compiled; with `compile_prefill` it reads prompts in a graph.
 
         Returns:
             the pass, with the logits [B, 1, V] of the next token.
         """
         self.begin(*sequences.tokens.shape)
-        self.read_sources(sequences)
-        return self._read_all(sequences, layers)
+        compiled = compiled and self.compile_prefill
+        self.read_sources(sequences, compiled=compiled)
+        tokens, longest, keep = sequences.tokens, sequences.longest, sequences.lengths - 1
+        if not compiled or longest <= FEW_TOKENS or longest > (self.prefill_chunk or longest):
+            return self._read_texts(tokens, longest, keep, layers)
+        shape = (*tokens.shape, *layers)
+        if not (self._slots.are_allocated and self._reading.has(shape)):
+            self._read_texts(tokens, 1, torch.zeros_like(keep), layers)  # makes the cache and hooks, as no graph can
+        return self._reading(shape, tokens, Varying(longest), keep, tuple(layers))
 
     def read_rows(self, sequences: Sequences, rows: list[int], layers: Sequence[int] = ()) -> ForwardOutput:
         """Read all tokens of sequences into these rows alone, from the first slot on; the other rows stay.
@@ -201,11 +221,14 @@ class CachedLM:
             the pass, with the logits [R, 1, V] of the next token.
         """
         with self._slots.only(torch.tensor(rows, device=self.device)):
-            return self._read_all(sequences, layers)
+            return self._read_texts(sequences.tokens, sequences.longest, sequences.lengths - 1, layers)
 
-    def _read_all(self, sequences: Sequences, layers: Sequence[int]) -> ForwardOutput:
-        longest, keep = sequences.longest, sequences.lengths - 1
-        return self.forward(sequences.tokens[:, :longest], None, visible=longest, keep=keep, layers=layers)
+    @cached_property
+    def _reading(self) -> Compiled:
+        return Compiled(self._read_texts, self.device, name="the reading of prompts")
+
+    def _read_texts(self, tokens: Tensor, longest: int, keep: Tensor, layers: Sequence[int]) -> ForwardOutput:
+        return self.forward(tokens[:, :longest], None, visible=longest, keep=keep, layers=layers)
 
     def forward(
         self,

@@ -21,7 +21,9 @@ from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from framework.core.cached_property import cached_property
 from framework.core.fixed_buffer import FixedBuffer, FixedBuffers
+from framework.kernels.compiled_graphs import Compiled
 from framework.models.attention_masks import additive
 from framework.models.module_clone import clone_replacing
 
@@ -50,18 +52,26 @@ class ConditionedDecoder:
         shared._model = _with_places(model, self._places)
         return shared
 
-    def read(self, source: Tensor, mask: Tensor) -> None:
+    def read(self, source: Tensor, mask: Tensor, *, compiled: bool = False) -> None:
         """Encode the sources.
 
         Args:
             source: [B, S] int64.
             mask: [B, S] bool: which entries of source are tokens.
+            compiled: whether to encode in a compiled graph.
         """
-        encoder = self._model.get_encoder()
-        with torch.no_grad():
-            outputs = encoder(input_ids=source, attention_mask=mask.long())
+        outputs = self._encoding(source.shape, source, mask) if compiled else self._encode(source, mask)
         self._sources.begin(outputs, mask)
         self._cache.is_updated = dict.fromkeys(range(len(self._sources.cache.layers)), False)
+
+    @cached_property
+    def _encoding(self) -> Compiled:
+        return Compiled(self._encode, self._model.device, name="the reading of sources")
+
+    def _encode(self, source: Tensor, mask: Tensor) -> BaseModelOutput:
+        with torch.no_grad():
+            outputs: BaseModelOutput = self._model.get_encoder()(input_ids=source, attention_mask=mask.long())
+        return outputs
 
     def __call__(
         self,

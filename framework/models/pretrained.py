@@ -59,6 +59,7 @@ def load_target(
     tf32: bool | None = None,
     tensor_parallel: str | None = None,
     prefill_chunk: int | None = None,
+    compile_prefill: bool = False,
     weights: str | None = None,
 ) -> Target:
     """Load the target, the model whose output distribution is promised.
@@ -81,6 +82,7 @@ def load_target(
             transformers' plan for the architecture, and runs the same rounds; None: this process holds all of them.
         prefill_chunk: most tokens per row that one pass of the target, or of a draft model, reads of a prompt, which
             bounds the memory of long prompts; None: all of them.
+        compile_prefill: whether compiled decoders read prompts in a compiled graph, too; on a CPU only.
         weights: "int8": the weights of all linear layers are rounded to 8 bits with a scale per output, and the rounded
             model is the target; None: as in its files.
 
@@ -97,6 +99,8 @@ def load_target(
     check_device_map(device_map, device)
     check_tensor_parallel(tensor_parallel, device_map, device)
     check_whole("prefill_chunk", prefill_chunk, least=FEW_TOKENS, or_null=True)
+    if not isinstance(compile_prefill, bool):
+        raise OptionError("compile_prefill", compile_prefill, "true, false")
     check_generation(generation)
     if tf32 is not None:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -122,6 +126,7 @@ def load_target(
         context=context,
         generation=generation,
         prefill_chunk=prefill_chunk,
+        compile_prefill=compile_prefill,
     )
 
 
@@ -144,6 +149,7 @@ def as_target(
     context: int | None = None,
     generation: str | dict[str, Any] = "model",
     prefill_chunk: int | None = None,
+    compile_prefill: bool = False,
 ) -> Target:
     """Target of a loaded model, which is used in place, in evaluation mode and with the requested attention.
 
@@ -154,13 +160,21 @@ def as_target(
         context: most positions to use, as for `load_target`.
         generation: logits processors, as for `load_target`.
         prefill_chunk: tokens per pass over a prompt, as for `load_target`.
+        compile_prefill: whether compiled decoders read prompts in a compiled graph, too, as for `load_target`.
 
     Raises:
         ValueError: the model cannot be served exactly, or an active option of its generation_config is not supported.
     """
     vocabulary_size = _vocabulary_size(tokenizer, model)
     return Target(
-        model=served(model, attention, vocabulary_size=vocabulary_size, context=context, prefill_chunk=prefill_chunk),
+        model=served(
+            model,
+            attention,
+            vocabulary_size=vocabulary_size,
+            context=context,
+            prefill_chunk=prefill_chunk,
+            compile_prefill=compile_prefill,
+        ),
         tokenizer=tokenizer,
         vocabulary_size=vocabulary_size,
         fingerprint=fingerprint(model),

@@ -17,9 +17,9 @@ from experiments.peers.engines import Arm, RunningPeer
 from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
-from framework.decoding import compiled
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.stopping import Stopping
+from framework.kernels import compiled_graphs
 from framework.prompts.prompt_set import Prompt, PromptSet
 
 register_resolvers()  # options of drafters refer to embedded models
@@ -63,7 +63,7 @@ def rows():
         hugging_face=False,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(compiled.BACKENDS, "cpu", "eager")
+        patch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
         patch.setattr(benchmark_module, "PART_REPEATS", 1)  # as everywhere: see conftest.py
         peers = [RunningPeer(PretendedEngine(target), PEER_ARMS)]
         field = list(entries(settings("gamma=fixed", "gamma.gamma=2"), target, drafters, sampling, peers))
@@ -176,7 +176,7 @@ def test_policies_that_ask_are_told_costs_and_hugging_face_drafts_nothing_at_gam
 
 
 def test_without_a_compiler_there_are_no_compiled_graphs(monkeypatch):
-    monkeypatch.setattr(compiled, "get_cpp_compiler", no_compiler)
+    monkeypatch.setattr(compiled_graphs, "get_cpp_compiler", no_compiler)
     with pytest.raises(ValueError, match=r"there is no C\+\+ compiler; .* set modes=\[eager\]"):
         check_before_loading(settings("device=cpu"))
     check_before_loading(settings("device=cpu", "modes=[eager]"))

@@ -22,7 +22,6 @@ from experiments.results.record import Record
 from experiments.tracking.tracker import Point
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
-from framework.decoding import compiled
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.stopping import Stopping
@@ -31,6 +30,7 @@ from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.expected_speedup import ExpectedSpeedup
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import Costs, GammaPolicy
+from framework.kernels import compiled_graphs
 from framework.metrics import theory
 from framework.metrics.graph_counts import GraphCounts
 from framework.metrics.tally import Tally
@@ -325,7 +325,7 @@ AUTO = {"candidates": [0, 1, 2], "margin": 0, "most_loss": 1, "prior_weight": 1,
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [Fixed(gamma=2), Auto(**AUTO)], ids=["fixed", "auto"])
 def test_nothing_is_compiled_while_timed(policy: GammaPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
     (record,) = measured({"own": build_engine(policy, compiled=True)}, tmp_path, compiled=True)
     assert record.metrics["graphs/compiled"] >= 2 and record.metrics["graphs/while_timed"] == 0
     assert record.metrics["graphs/captured"] == record.metrics["graphs/not_captured"] == 0

@@ -15,12 +15,12 @@ from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.logits_processors import PROCESSORS, LogitsProcessors, Texts
 from framework.core.sampling import Sampling
 from framework.core.sequences import Conditioned, Sequences
-from framework.decoding import compiled
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.beam_search import BeamSearch
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.kernels import compiled_graphs
 from framework.metrics.equality import differences
 from framework.models.generation_options import IN_YAML, REFUSED, WITHOUT_EFFECT, active_options
 from framework.models.pretrained import load_target, processors_of
@@ -259,7 +259,7 @@ def test_encoder_decoder_targets_likewise(name, conditioned):
 @pytest.mark.parametrize("drafter", ["prompt_lookup", "medusa", "transformer_tree"])
 def test_compiled_rounds_apply_them_too(drafter, decoder_only, monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
     options = OPTIONS["together"] | {"encoder_no_repeat_ngram_size": 3, "begin_suppress_tokens": FIRST}
     target = with_options(decoder_only, options)
     expected = [generated(decoder_only, prompt, options) for prompt in PROMPTS]

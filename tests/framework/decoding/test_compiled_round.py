@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.tiny_models import tiny_cached_lm, tiny_model, tiny_target
 from framework.core.sampling import Sampling
-from framework.decoding import compiled
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.fixed import Fixed
+from framework.kernels import compiled_graphs
+from framework.kernels.compiled_graphs import Compiled
 from framework.metrics.stopwatch import Stopwatch
 from framework.models import attention as fused_attention
 from framework.models.cached_lm import CachedLM
@@ -35,7 +35,7 @@ def quickly(request, monkeypatch):
     """Run traced graphs eagerly except in tests that request `machine_code`."""
     torch._dynamo.reset()
     if "machine_code" not in request.fixturenames:
-        monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+        monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_few_compiled_graphs_serve_changing_gammas_and_any_number_of_rounds_with
         made.append(graph)
         return graph.forward
 
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", counting)
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", counting)
     policy = Alternating()
     policy.begin = lambda: setattr(policy, "_turn", iter(([0] * 9 + [2]) * 9))
     eager, graph = small_engines(GREEDY, policy)
@@ -203,7 +203,9 @@ def test_a_drafter_keeps_its_acceptance(name):
 def test_temperatures_and_thresholds_share_their_compiled_graph(monkeypatch):
     """Temperatures and thresholds are tensor inputs, so that on-disk graphs serve all values."""
     graphs = []
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph.code) or graph.forward)
+    monkeypatch.setitem(
+        compiled_graphs.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph.code) or graph.forward
+    )
     settings = [Sampling(temperature=0.7, top_p=0.9, min_p=0.01), Sampling(temperature=1.3, top_p=0.5, min_p=0.1)]
     for sampling in [*settings, Sampling(temperature=0)]:
         _, graph = small_engines(sampling, Fixed(gamma=1))
@@ -216,28 +218,12 @@ def test_temperatures_and_thresholds_share_their_compiled_graph(monkeypatch):
 def test_one_compiled_graph_serves_rows_of_every_length(name, monkeypatch):
     """Row lengths are inputs: as constants they would cost a compiled graph per round."""
     graphs = []
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph) or graph.forward)
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", lambda graph, examples: graphs.append(graph) or graph.forward)
     eager, graph = engines(one_layer(), name, GREEDY, Fixed(gamma=2))
     assert tokens_of(graph, RAGGED, 30) == tokens_of(eager, RAGGED, 30)
     assert tokens_of(graph, [[4] * len(prompt) for prompt in RAGGED], 30)
     # Prompt lookup has a second graph, for rounds without a match.
     assert len(graphs) == (2 if name == "prompt_lookup" else 1)
-
-
-def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):
-    hooks = get_algorithm_selector_cache().preprocessing_fns
-
-    def theirs(choices):
-        return choices
-
-    before, during = [*hooks, theirs], []
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda *graph, config_patches: during.extend(hooks))
-    hooks.append(theirs)
-    try:
-        compiled._on_cpu(torch.fx.symbolic_trace(torch.nn.ReLU()), [])
-        assert during == [*before, compiled._without_library_kernels] and hooks == before
-    finally:
-        hooks.remove(theirs)
 
 
 @pytest.mark.slow
@@ -282,7 +268,7 @@ def test_fused_attention_is_sdpa(num_rows, num_tokens):
 
         with torch.no_grad():
             return (
-                compiled.Compiled(read, lm.device, name="a pass")(0, tokens, starts)
+                compiled_graphs.Compiled(read, lm.device, name="a pass")(0, tokens, starts)
                 if as_graph
                 else read(tokens, starts)
             )
@@ -304,6 +290,57 @@ def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
     torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)
 
 
+LONG = [prompt * 4 for prompt in RAGGED]  # longer than passes over drafts
+
+
+@pytest.fixture
+def reading_graphs(monkeypatch) -> list:
+    """Graphs that read prompts, as far as they have been traced."""
+    traced = []
+    monkeypatch.setattr(Compiled, "__call__", count_readings(Compiled.__call__, traced))
+    return traced
+
+
+def count_readings(call, traced: list):
+    def counting(graph, shape, *arguments):
+        reads = graph._name.startswith("the reading of") and shape not in graph._graphs
+        result = call(graph, shape, *arguments)
+        if reads:
+            traced.append(graph._graphs[shape])
+        return result
+
+    return counting
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "drafter"),
+    [
+        pytest.param("llama", {"num_hidden_layers": 1}, "prompt_lookup", id="llama"),
+        pytest.param("mistral", {"sliding_window": 40}, "prompt_lookup", id="window", marks=pytest.mark.slow),
+        pytest.param("llama", {}, "eagle", id="hidden-layers", marks=pytest.mark.slow),
+    ],
+)
+def test_one_graph_reads_prompts_of_every_length(family, options, drafter, reading_graphs):
+    model = CachedLM(tiny_model(family, **options), vocabulary_size=50, compile_prefill=True)
+    eager, graph = engines(replace(one_layer(), model=model), drafter, DRAWN, Fixed(gamma=2))
+    for prompts in (LONG, [[7] * 30, [3, 4], [30]], [prompt[:17] for prompt in LONG]):
+        assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
+    assert len(reading_graphs) == 1 and len(reading_graphs[0]._traces) == 1
+    assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
+    assert tokens_of(graph, LONG[:1]) == tokens_of(eager, LONG[:1])
+    assert len(reading_graphs) == 2, "short prompts are read eagerly, and another number of rows has its own graph"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_machine_code_reads_prompts(family, reading_graphs, machine_code):
+    model = CachedLM(tiny_model(family, num_hidden_layers=1), vocabulary_size=50, compile_prefill=True)
+    eager, graph = engines(replace(one_layer(), model=model), "prompt_lookup", GREEDY, Fixed(gamma=2))
+    for prompts in (LONG, LONG[::-1], LONG[:1]):
+        assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
+    assert len(reading_graphs) == 2, "a graph per number of rows"
+
+
 @pytest.mark.slow
 def test_models_keep_their_graphs_apart():
     """Like functions would share their graphs, and nothing of a model is guarded."""
@@ -316,28 +353,10 @@ def test_models_keep_their_graphs_apart():
     assert found[0] != found[1]
 
 
-def test_graphs_are_called_directly_and_outlast_a_reset(monkeypatch):
-    graph = compiled.Compiled(lambda tensor, number: tensor * number, torch.device("cpu"), name="a product")
-    three, compile_calls = torch.ones(3), []
-    assert [graph(3, three, number).tolist() for number in (2, 5)] == [[2.0] * 3, [5.0] * 3]
-    monkeypatch.setattr(graph._graphs[3], "_compile", lambda *arguments: compile_calls.append(arguments))
-    torch._dynamo.reset()
-    assert [graph(3, three + 1, number).tolist() for number in (5, 2)] == [[10.0] * 3, [4.0] * 3]
-    graph(3, three, 7)
-    assert len(compile_calls) == 1
-
-
-def test_a_number_that_varies_needs_no_other_graph(monkeypatch):
-    graph = compiled.Compiled(lambda tensor, number: tensor[:number] + 1, torch.device("cpu"), name="a sum")
-    assert graph(4, torch.zeros(4), compiled.Varying(2)).tolist() == [1.0] * 2
-    monkeypatch.setattr(graph._graphs[4], "_compile", None)
-    assert graph(4, torch.zeros(4), compiled.Varying(3)).tolist() == [1.0] * 3
-
-
 def test_a_first_pass_cannot_be_compiled():
     """Its graph would clear the cache in every call."""
     lm = CachedLM(tiny_model(num_hidden_layers=1), vocabulary_size=50)
     lm.begin(1, 32)
-    read = compiled.Compiled(lambda tokens: lm.forward(tokens, None, visible=3).logits, lm.device, name="a pass")
+    read = compiled_graphs.Compiled(lambda tokens: lm.forward(tokens, None, visible=3).logits, lm.device, name="a pass")
     with torch.no_grad(), pytest.raises(torch._dynamo.exc.Unsupported, match="first pass of a generation"):
         read(0, torch.tensor([[1, 2, 3]]))

@@ -12,15 +12,16 @@ from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core import fixed_buffer
 from framework.core.sampling import Sampling
-from framework.decoding import autoregressive, compiled
+from framework.decoding import autoregressive, compiled_round
 from framework.decoding.autoregressive import Autoregressive
-from framework.decoding.compiled import Compiled
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
 from framework.decoding.refill import Queue
 from framework.decoding.round_summary import HostCopy
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.kernels import compiled_graphs
+from framework.kernels.compiled_graphs import Compiled
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 from tests.support.drafter_kinds import KINDS
@@ -71,11 +72,11 @@ def traced(monkeypatch) -> list[Traced]:
         return make_boxed_func(lambda *arguments: run(arguments))
 
     monkeypatch.setattr(fixed_buffer, "UNMARKED", ())
-    for module in (compiled, autoregressive):
+    for module in (compiled_round, autoregressive):
         monkeypatch.setattr(module, "longest_as_input", lambda sequences: sequences.tokens.shape[1])
         monkeypatch.setattr(module, "runs_later", lambda device: True)
-    monkeypatch.setattr(compiled, "packs_weights", lambda device: False)
-    monkeypatch.setitem(compiled.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
+    monkeypatch.setattr(compiled_graphs, "packs_weights", lambda device: False)
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
     return graphs
 
 

@@ -7,11 +7,11 @@ from framework.conformance.test_doubles import PATTERNS, Dictated
 from framework.conformance.tiny_models import tiny_model, tiny_target, tiny_tokenizer
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.sampling import Sampling
-from framework.decoding import compiled
 from framework.decoding.engine import Engine
 from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.kernels import compiled_graphs
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
 
@@ -64,7 +64,7 @@ def expected(model, source, text):
 )  # fmt: skip
 @torch.no_grad()
 def test_features_are_the_states_of_these_layers(family, chunk, rows, is_compiled, monkeypatch):
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
     torch._dynamo.reset()
     model = CachedLM(tiny_model(family), vocabulary_size=50, prefill_chunk=chunk)
     target, drafter = Target(model, tiny_tokenizer(), 50, ""), Noting()

@@ -15,7 +15,6 @@ from framework.conformance.tiny_models import tiny_cached_lm, tiny_target
 from framework.core.drafter import Drafter
 from framework.core.sampling import Sampling
 from framework.core.uniforms import ROUNDS_PER_BLOCK, Uniforms
-from framework.decoding import compiled
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
@@ -23,6 +22,7 @@ from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.draft_exit import DraftExit
 from framework.gamma_policies.fixed import Fixed
+from framework.kernels import compiled_graphs
 from framework.metrics.graph_counts import counted_graphs
 from framework.models.cached_lm import CachedLM
 from framework.models.target import Target
@@ -163,7 +163,7 @@ def test_rows_are_busy_until_the_queue_is_empty(target, drafter_of):
 @pytest.mark.parametrize("is_plain", [pytest.param(False, marks=pytest.mark.slow), True], ids=["draft", "plain"])
 def test_compiled_rounds_go_on_unchanged(is_plain, monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
     target = tiny_target(num_hidden_layers=1)
     if is_plain:
         eager, graph = (Autoregressive(target=target, sampling=DRAWN, compiled=mode) for mode in (False, True))

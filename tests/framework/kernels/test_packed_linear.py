@@ -10,8 +10,8 @@ from torch._inductor.exc import CppCompileError
 from torch.fx import GraphModule
 from torch.nn.functional import linear
 
-from framework.decoding.compiled import why_not
 from framework.kernels import cpp_operators
+from framework.kernels.compiled_graphs import why_not
 from framework.kernels.int8_linear import Int8Linear
 from framework.kernels.packed_linear import _PACKED, MOST_ROWS, _packed, operators, pack, use_packed_linear
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from framework.decoding.compiled import why_not
+from framework.kernels.compiled_graphs import why_not
 from framework.kernels.small_attention import attend, is_available
 
 pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")

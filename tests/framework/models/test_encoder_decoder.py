@@ -13,12 +13,12 @@ from framework.conformance import check_drafter
 from framework.conformance.tiny_models import WITH_ENCODER, save_tiny, tiny_target
 from framework.core.sampling import Sampling
 from framework.core.sequences import Conditioned, Sequences
-from framework.decoding import compiled
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.prefill import prefill
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
+from framework.kernels import compiled_graphs
 from framework.models import attention as fused_attention
 from tests.support.drafter_kinds import KINDS
 
@@ -128,7 +128,7 @@ ONE_OR_RAGGED = pytest.mark.parametrize(
 def as_traced(monkeypatch):
     """Graphs run eagerly, as they were traced."""
     torch._dynamo.reset()
-    monkeypatch.setitem(compiled.BACKENDS, "cpu", "eager")
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
 
 
 @pytest.mark.slow

@@ -1,0 +1,48 @@
+"""Compiled graphs: one per shape and number, called directly, without traces in the compiler's own lists."""
+
+import pytest
+import torch
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+from framework.kernels import compiled_graphs
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    """Run traced graphs eagerly."""
+    torch._dynamo.reset()
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
+
+
+def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):
+    hooks = get_algorithm_selector_cache().preprocessing_fns
+
+    def theirs(choices):
+        return choices
+
+    before, during = [*hooks, theirs], []
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda *graph, config_patches: during.extend(hooks))
+    hooks.append(theirs)
+    try:
+        compiled_graphs._on_cpu(torch.fx.symbolic_trace(torch.nn.ReLU()), [])
+        assert during == [*before, compiled_graphs._without_library_kernels] and hooks == before
+    finally:
+        hooks.remove(theirs)
+
+
+def test_graphs_are_called_directly_and_outlast_a_reset(monkeypatch):
+    graph = compiled_graphs.Compiled(lambda tensor, number: tensor * number, torch.device("cpu"), name="a product")
+    three, compile_calls = torch.ones(3), []
+    assert [graph(3, three, number).tolist() for number in (2, 5)] == [[2.0] * 3, [5.0] * 3]
+    monkeypatch.setattr(graph._graphs[3], "_compile", lambda *arguments: compile_calls.append(arguments))
+    torch._dynamo.reset()
+    assert [graph(3, three + 1, number).tolist() for number in (5, 2)] == [[10.0] * 3, [4.0] * 3]
+    graph(3, three, 7)
+    assert len(compile_calls) == 1
+
+
+def test_a_number_that_varies_needs_no_other_graph(monkeypatch):
+    graph = compiled_graphs.Compiled(lambda tensor, number: tensor[:number] + 1, torch.device("cpu"), name="a sum")
+    assert graph(4, torch.zeros(4), compiled_graphs.Varying(2)).tolist() == [1.0] * 2
+    monkeypatch.setattr(graph._graphs[4], "_compile", None)
+    assert graph(4, torch.zeros(4), compiled_graphs.Varying(3)).tolist() == [1.0] * 3
