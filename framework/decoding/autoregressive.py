@@ -101,7 +101,9 @@ class Autoregressive:
         """Begin waiting prompts in finished rows, and commit the first token of each."""
         while new := refill.newcomers(rows.finisher):
             with stopwatch.stage("prefill"):
-                sequences, finisher, output = prefill_rows(self.target, new.prompts, new.rows, rows.finisher)
+                sequences, finisher, output = prefill_rows(
+                    self.target, new.prompts, new.rows, rows.finisher, compiled=self._graph is not None
+                )
                 numbers = uniforms.begin_rows(new.rows, new.seeds)
                 finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, numbers)))
                 rows.replace_rows(new.rows, Rows(sequences, finisher))

@@ -213,7 +213,12 @@ class Engine:
             uniforms = RoundUniforms(decoding.uniforms.begin_rows(new.rows, new.seeds))
             with decoding.stopwatch.stage("prefill"):
                 sequences, finisher, output = prefill_rows(
-                    self.target, new.prompts, new.rows, decoding.finisher, layers=self._on_device.hidden_layers
+                    self.target,
+                    new.prompts,
+                    new.rows,
+                    decoding.finisher,
+                    layers=self._on_device.hidden_layers,
+                    compiled=self.compiled,
                 )
                 draft, begun = Draft.empty(len(new.rows), self.target.device), Rows(sequences, finisher)
                 outcome, packed = self._on_device.commit(begun, draft, output, uniforms)

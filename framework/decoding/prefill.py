@@ -79,7 +79,13 @@ def prefill(
 
 
 def prefill_rows(
-    target: Target, prompts: Sequence[Prompt], rows: list[int], beside: Finisher, *, layers: Sequence[int] = ()
+    target: Target,
+    prompts: Sequence[Prompt],
+    rows: list[int],
+    beside: Finisher,
+    *,
+    layers: Sequence[int] = (),
+    compiled: bool = False,
 ) -> tuple[Sequences, Finisher, ForwardOutput]:
     """Read prompts into finished rows of a generation; the cache of the other rows stays.
 
@@ -89,6 +95,7 @@ def prefill_rows(
         rows: the rows.
         beside: finisher of the generation.
         layers: as for `prefill`.
+        compiled: as for `prefill`.
 
     Returns:
         as `prefill`, for these rows alone.
@@ -96,7 +103,8 @@ def prefill_rows(
     model = target.model
     prompts = [target.as_prompt(prompt) for prompt in prompts]
     sequences = Sequences.from_prompts(prompts, width=beside.width, device=target.device)
-    return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows, layers)
+    output = model.read_rows(sequences, rows, layers, compiled=compiled)
+    return sequences, Finisher(sequences, beside.stopping, model.context), output
 
 
 def buffer_width(needed: int) -> int:

@@ -198,30 +198,40 @@ class CachedLM:
         Args:
             sequences: the prompts.
             layers: as for `forward`.
-            compiled: whether the decoder is compiled; with `compile_prefill` it reads prompts in a graph.
+            compiled: whether the decoder is compiled; with `compile_prefill` it reads prompts in a graph, which serves
+                all lengths.
 
         Returns:
             the pass, with the logits [B, 1, V] of the next token.
         """
         self.begin(*sequences.tokens.shape)
-        compiled = compiled and self.compile_prefill
-        self.read_sources(sequences, compiled=compiled)
-        tokens, longest, keep = sequences.tokens, sequences.longest, sequences.lengths - 1
-        if not compiled or longest <= FEW_TOKENS or longest > (self.prefill_chunk or longest):
-            return self._read_texts(tokens, longest, keep, layers)
-        shape = (*tokens.shape, *layers)
-        if not (self._slots.are_allocated and self._reading.has(shape)):
-            self._read_texts(tokens, 1, torch.zeros_like(keep), layers)  # makes the cache and hooks, as no graph can
-        return self._reading(shape, tokens, Varying(longest), keep, tuple(layers))
+        self.read_sources(sequences, compiled=compiled and self.compile_prefill)
+        return self._read_all(sequences, layers, compiled=compiled)
 
-    def read_rows(self, sequences: Sequences, rows: list[int], layers: Sequence[int] = ()) -> ForwardOutput:
+    def read_rows(
+        self, sequences: Sequences, rows: list[int], layers: Sequence[int] = (), *, compiled: bool = False
+    ) -> ForwardOutput:
         """Read all tokens of sequences into these rows alone, from the first slot on; the other rows stay.
+
+        Args:
+            compiled: as for `read_prompts`, if one row is read, or all.
 
         Returns:
             the pass, with the logits [R, 1, V] of the next token.
         """
         with self._slots.only(torch.tensor(rows, device=self.device)):
-            return self._read_texts(sequences.tokens, sequences.longest, sequences.lengths - 1, layers)
+            return self._read_all(sequences, layers, compiled=compiled)
+
+    def _read_all(self, sequences: Sequences, layers: Sequence[int], *, compiled: bool) -> ForwardOutput:
+        tokens, longest, keep = sequences.tokens, sequences.longest, sequences.lengths - 1
+        in_one_pass = FEW_TOKENS < longest <= (self.prefill_chunk or longest)
+        is_usual = len(tokens) in (1, self._slots.num_rows)  # each number of rows needs a graph
+        if not (compiled and self.compile_prefill and in_one_pass and is_usual):
+            return self._read_texts(tokens, longest, keep, layers)
+        shape = (self._slots.num_rows, self._slots.rows is None, *tokens.shape, *layers)
+        if not (self._slots.are_allocated and self._reading.has(shape)):
+            self._read_texts(tokens, 1, torch.zeros_like(keep), layers)  # makes the cache and hooks, as no graph can
+        return self._reading(shape, tokens, Varying(longest), keep, tuple(layers))
 
     @cached_property
     def _reading(self) -> Compiled:

@@ -176,6 +176,19 @@ def test_compiled_rounds_go_on_unchanged(is_plain, monkeypatch):
     assert found == alone(eager, PROMPTS[:6]) and not graphs.compiled
 
 
+@pytest.mark.slow
+def test_finished_rows_read_their_prompts_in_a_graph(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
+    prompts = [(prompt * 20)[: 20 + row] for row, prompt in enumerate(PROMPTS[:6])]
+    target = tiny_target(num_hidden_layers=1)
+    target.model.compile_prefill = True
+    eager, graph = (Autoregressive(target=target, sampling=DRAWN, compiled=mode) for mode in (False, True))
+    with counted_graphs() as graphs:
+        assert refilled(graph, prompts, num_rows=2).tokens == alone(eager, prompts)
+    assert graphs.compiled == 3, "a step, and the reading of both rows and of one"
+
+
 def test_what_cannot_refill_is_refused_in_one_line(target):
     remembering = SuffixLookup(target, min_match=1, factor=None, history=5, corpus=None)
     for drafter in (build_drafter("online_small_transformer", target), remembering):
