@@ -178,7 +178,7 @@ def _weights_as_attributes() -> AbstractContextManager[None]:
 
 
 def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
-    """Compile with packed weights for products of few rows."""
+    """Compile with packed weights."""
     from torch._inductor.compile_fx import compile_fx  # takes seconds
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 

@@ -1,4 +1,4 @@
-// Products of few rows with packed weights: y[m, n] = sum over k of x[m, k] * w[n, k].
+// Products with packed weights: y[m, n] = sum over k of x[m, k] * w[n, k].
 //
 // Weights are packed in tiles of TILE outputs, [N / TILE, K, TILE], so that a product reads them once, from beginning
 // to end, for up to MOST_ROWS_AT_ONCE rows; up to five take the time of reading memory. More rows are multiplied in

@@ -1,4 +1,4 @@
-"""Matrix products of few rows with packed weights, as an operator of compiled graphs on a CPU.
+"""Matrix products with packed weights, as an operator of compiled graphs on a CPU.
 
 A round reads a few rows per pass, so its time is that of reading the weights. `packed_linear.cpp` reads
 them in one stream whatever the number of rows, and all graphs of a model share one packed copy.
@@ -23,7 +23,7 @@ from framework.kernels import cpp_operators
 from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
 
 NAME = "packed_linear"
-MOST_ROWS = 32  # a library's product is faster for more, if their number is known
+MOST_ROWS = 256  # a library's product is as fast for more
 DTYPES = (torch.float32, torch.bfloat16)  # of inputs and outputs; weights may be int8
 
 
@@ -101,7 +101,7 @@ class _Product(NamedTuple):
 
 
 def use_packed_linear(graph: GraphModule) -> None:
-    """Replace products of few rows with constant weights in a graph; those with the same input become one product."""
+    """Replace products with constant weights in a graph; those with the same input become one product."""
     if not cpp_operators.is_available(NAME):
         return
     joinable: dict[Any, list[_Product]] = defaultdict(list)  # by input and dtype of the weight
@@ -137,7 +137,7 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
     *rows, _ = x.shape
-    is_known = all(type(size) is int for size in rows)
+    is_known = all(type(size) is int for size in rows)  # rows that vary are those of prompts
     if x.dtype not in DTYPES or (is_known and prod(rows) > MOST_ROWS):
         return False
     return weight.dtype == torch.int8 or (weight.dtype == x.dtype and weight.shape[1] % 2 == 0)
