@@ -211,6 +211,8 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
             "engine.compile is true, and target.device_map is not null; a round over several GPUs cannot be compiled: "
             "set engine.compile=false, or target.device_map=null"
         )
+    if cfg.engine.compile is False and cfg.target.get("compile_prefill"):
+        raise ValueError("target.compile_prefill is true; allowed: false, or true with engine.compile=true")
     check_sharing(cfg)
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")

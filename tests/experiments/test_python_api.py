@@ -150,6 +150,11 @@ def test_it_goes_on_beside_whoever_else_uses_hydra():
     assert not GlobalHydra.instance().is_initialized()
 
 
+def test_prompts_are_read_in_a_graph_by_compiled_decoders_only():
+    with pytest.raises(ValueError, match=r"compile_prefill is true; allowed: false, or true with engine.compile"):
+        load_pair("drafter=prompt_lookup", "engine.compile=false", "target.compile_prefill=true")
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -157,6 +162,7 @@ def test_it_goes_on_beside_whoever_else_uses_hydra():
         ("sampling.top_p=2", "sampling.top_p is 2"),
         ("max_new_tokens=0", "max_new_tokens is 0"),
         ("engine.compile=perhaps", "engine.compile is 'perhaps'"),
+        ("target.compile_prefill=4", "target.compile_prefill is 4; allowed: true"),
         ("verifier=k_seq", "verifier"),
         ("prompts.chat=true", "prompts.chat is True"),
         ("drafter=medsa", "drafter is 'medsa'; did you mean medusa?"),
