@@ -41,9 +41,7 @@ class ScriptedModel:
     def refuse_recurrent(self, given: str, allowed: str) -> None:
         pass
 
-    def read_prompts(
-        self, sequences: Sequences, layers: Sequence[int] = (), *, compiled: bool = False
-    ) -> ForwardOutput:
+    def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
         self.num_begun += 1
         num_rows, capacity = sequences.tokens.shape
         self._texts = torch.full((num_rows, capacity + 1), self._end)

@@ -58,6 +58,7 @@ class Sequences:
         texts: committed tokens per row on the host; complete between rounds.
         source: [B, S] int64 encoder input, or None.
         source_mask: [B, S] bool: which entries of source are tokens, or None.
+        compiled: whether their decoder runs compiled graphs.
     """
 
     tokens: Tensor
@@ -68,9 +69,12 @@ class Sequences:
     texts: list[list[int]]
     source: Tensor | None = None
     source_mask: Tensor | None = None
+    compiled: bool = False
 
     @classmethod
-    def from_prompts(cls, prompts: Sequence[Prompt], *, width: int, device: torch.device) -> "Sequences":
+    def from_prompts(
+        cls, prompts: Sequence[Prompt], *, width: int, device: torch.device, compiled: bool = False
+    ) -> "Sequences":
         """Copy non-empty prompts into a buffer of `width` tokens per row; either all have a source, or none has."""
         texts = [text_of(prompt) for prompt in prompts]
         sources = [prompt.source for prompt in prompts if isinstance(prompt, Conditioned)]
@@ -86,6 +90,7 @@ class Sequences:
             texts=[list(text) for text in texts],
             source=None if source is None else source.to(device),
             source_mask=None if source_mask is None else source_mask.to(device),
+            compiled=compiled,
         )
 
     def replace_rows(self, rows: list[int], others: "Sequences") -> None:

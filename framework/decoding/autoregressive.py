@@ -78,7 +78,7 @@ class Autoregressive:
                 waiting=refill.waiting,
                 compiled=self._graph is not None,
             )
-            if self._graph is not None:  # which has recorded where the state of earlier generations lies
+            if self._graph is not None:  # which has recorded the addresses of these buffers
                 self._buffers.hold(sequences, finisher)
             finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, uniforms.next_round())))
         rows, num_steps = Rows(sequences, finisher), 0

@@ -58,7 +58,7 @@ def prefill(
         max_nodes: largest number of nodes in a draft; buffers get that much room after the last committed token.
         waiting: prompts that finished rows take later (`prefill_rows`), for which the buffers are wide enough, too.
         layers: layers whose states become features, as for `CachedLM.forward`.
-        compiled: whether the decoder is compiled, as for `CachedLM.read_prompts`.
+        compiled: whether the decoder runs compiled graphs.
 
     Returns:
         the sequences, without a new token; their finisher; the pass, with logits [B, 1, V] after each prompt.
@@ -73,9 +73,10 @@ def prefill(
     check_prompts(in_all, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in in_all)
     width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    sequences = Sequences.from_prompts(in_all[: len(prompts)], width=buffer_width(width), device=target.device)
-    output = model.read_prompts(sequences, layers, compiled=compiled)
-    return sequences, Finisher(sequences, stopping, model.context), output
+    sequences = Sequences.from_prompts(
+        in_all[: len(prompts)], width=buffer_width(width), device=target.device, compiled=compiled
+    )
+    return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences, layers)
 
 
 def prefill_rows(
@@ -102,9 +103,8 @@ def prefill_rows(
     """
     model = target.model
     prompts = [target.as_prompt(prompt) for prompt in prompts]
-    sequences = Sequences.from_prompts(prompts, width=beside.width, device=target.device)
-    output = model.read_rows(sequences, rows, layers, compiled=compiled)
-    return sequences, Finisher(sequences, beside.stopping, model.context), output
+    sequences = Sequences.from_prompts(prompts, width=beside.width, device=target.device, compiled=compiled)
+    return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows, layers)
 
 
 def buffer_width(needed: int) -> int:

@@ -40,7 +40,11 @@ class DrafterCache:
         """Begin with the number of rows and slots of these sequences, and read their sources and tokens."""
         self.begin(*sequences.tokens.shape)
         self.model.read_sources(sequences)
-        self.catch_up(sequences)
+        if self.model.is_recurrent:
+            self.catch_up(sequences)
+        else:
+            self.model.read_all(sequences)
+            self.cached.copy_(sequences.lengths)
         self._backlog.most = AFTER_A_ROUND  # the bound after every later round, although only pending is left
 
     def begin_rows(self, rows: list[int], sequences: Sequences) -> None:

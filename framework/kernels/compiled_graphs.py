@@ -58,7 +58,7 @@ def runs_later(device: torch.device) -> bool:
 
 
 class Varying(int):
-    """A number that changes every round: an input of a compiled graph on a CPU."""
+    """A number that changes from call to call: an input of a compiled graph on a CPU."""
 
 
 class Compiled:
@@ -92,8 +92,9 @@ class Compiled:
             return self._graphs[shape](*arguments)
         LOG.info("compiling %s: a minute, or seconds from the compiler's cache", self._name)
         start = time.perf_counter()
-        self._graphs[shape] = _Graphs(self._run, on_cpu=packs_weights(self._device))
-        result = self._graphs[shape](*arguments)
+        graphs = _Graphs(self._run, on_cpu=packs_weights(self._device))
+        result = graphs(*arguments)
+        self._graphs[shape] = graphs
         LOG.info("compiled %s in %.0f s", self._name, time.perf_counter() - start)
         return result
 

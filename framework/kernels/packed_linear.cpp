@@ -61,7 +61,7 @@ inline Floats fused(Floats x, Floats weights, Floats sum) {
 #endif
 }
 
-// All lanes equal; adding zero would cost an instruction, since it changes -0.
+// All lanes equal. A compiler drops the zeros that are subtracted; added ones it must keep, since -0 + 0 is 0.
 inline Floats repeated(float value) { return value - Floats{}; }
 
 inline float as_float(float value) { return value; }

@@ -24,6 +24,7 @@ from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
 
 NAME = "packed_linear"
 MOST_ROWS = 256  # a library's product is as fast for more
+MOST_ROWS_OF_BFLOAT16 = 32  # a library may have instructions for matrices (AMX)
 DTYPES = (torch.float32, torch.bfloat16)  # of inputs and outputs; weights may be int8
 
 
@@ -136,11 +137,14 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
-    *rows, _ = x.shape
-    is_known = all(type(size) is int for size in rows)  # rows that vary are those of prompts
-    if x.dtype not in DTYPES or (is_known and prod(rows) > MOST_ROWS):
+    num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length
+    if x.dtype not in DTYPES or (isinstance(num_rows, int) and num_rows > MOST_ROWS):
         return False
-    return weight.dtype == torch.int8 or (weight.dtype == x.dtype and weight.shape[1] % 2 == 0)
+    if weight.dtype == torch.int8:
+        return True
+    if weight.dtype != x.dtype or weight.shape[1] % 2:
+        return False
+    return x.dtype != torch.bfloat16 or (isinstance(num_rows, int) and num_rows <= MOST_ROWS_OF_BFLOAT16)
 
 
 def _replace(graph: GraphModule, products: list[_Product]) -> None:

@@ -29,6 +29,7 @@ class Slots:
         writes: [B * M] int64: slots that the current pass writes, as indices into all rows laid end to end; None
             between passes.
         rows: [R] int64: rows that the current pass reads; None: all.
+        are_made: whether compiled prefills may write them; False once the number of rows or slots changes.
     """
 
     num_rows = 0
@@ -38,6 +39,7 @@ class Slots:
     num_tokens = 0
     writes: Tensor | None = None
     rows: Tensor | None = None
+    are_made = False
 
     def __init__(self, num_layers: int, *, context: int | None = None, kinds: Sequence[str] | None = None):
         """
@@ -65,17 +67,12 @@ class Slots:
             with torch.inference_mode():
                 self.cache.reset()
             return
-        self.num_rows, self.capacity = num_rows, capacity
+        self.num_rows, self.capacity, self.are_made = num_rows, capacity, False
         self.ids = torch.arange(capacity, device=device)
         self._row_offsets = torch.arange(num_rows, device=device).unsqueeze(1) * capacity
         for layer in self.cache.layers:
             layer.keys = layer.values = None
             layer.is_initialized = False
-
-    @property
-    def are_allocated(self) -> bool:
-        """Whether a pass has written keys and values since the number of rows or slots changed."""
-        return any(layer.is_initialized for layer in self.cache.layers)
 
     @contextmanager
     def only(self, rows: Tensor) -> Iterator[None]:
@@ -151,7 +148,7 @@ class _SlotLayer(CacheLayerMixin):
         self._key_buffer, self._value_buffer = FixedBuffer(), FixedBuffer()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        assert not torch.compiler.is_compiling(), "the first pass of a generation cannot be compiled"
+        assert not torch.compiler.is_compiling(), "the pass that makes the cache cannot be compiled"
         size = self.slots.num_rows * self.slots.capacity
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
             self.keys, self.values = (

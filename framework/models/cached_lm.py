@@ -69,10 +69,11 @@ class CachedLM:
             num_known: number of tokens that the model was trained with, if its tokenizer has fewer than the target's;
                 None: the vocabulary size in its config.
             prefill_chunk: most tokens per row that one pass reads of a prompt; None: all of them.
-            compile_prefill: whether compiled decoders read prompts in a compiled graph, too; on a CPU only.
+            compile_prefill: whether compiled decoders compile the prefill, too; on a CPU only.
 
         Raises:
-            ValueError: the model cannot be served exactly, or not in chunks; the message gives the reason.
+            ValueError: the model cannot be served exactly, or its prompts cannot be read in chunks or in a compiled
+                graph; the message gives the reason.
         """
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
@@ -184,60 +185,59 @@ class CachedLM:
         if self.recurrent is not None:
             self.recurrent.states.begin(num_rows)
 
-    def read_sources(self, sequences: Sequences, *, compiled: bool = False) -> None:
+    def read_sources(self, sequences: Sequences) -> None:
         """Encode the sources of these sequences once for all later passes; no effect in a decoder-only model."""
         if self.text_start and sequences.source is not None:
             source = sequences.source.clamp(max=self.num_known - 1)
-            self._decoder.read(source, sequences.source_mask, compiled=compiled)
+            self._decoder.read(source, sequences.source_mask, compiled=sequences.compiled and self.compile_prefill)
 
-    def read_prompts(
-        self, sequences: Sequences, layers: Sequence[int] = (), *, compiled: bool = False
-    ) -> ForwardOutput:
+    def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
         """Begin with the rows and slots of these sequences, and read their sources and all their tokens.
 
         Args:
             sequences: the prompts.
             layers: as for `forward`.
-            compiled: whether the decoder is compiled; with `compile_prefill` it reads prompts in a graph, which serves
-                all lengths.
 
         Returns:
             the pass, with the logits [B, 1, V] of the next token.
         """
         self.begin(*sequences.tokens.shape)
-        self.read_sources(sequences, compiled=compiled and self.compile_prefill)
-        return self._read_all(sequences, layers, compiled=compiled)
+        self.read_sources(sequences)
+        return self.read_all(sequences, layers)
 
-    def read_rows(
-        self, sequences: Sequences, rows: list[int], layers: Sequence[int] = (), *, compiled: bool = False
-    ) -> ForwardOutput:
+    def read_rows(self, sequences: Sequences, rows: list[int], layers: Sequence[int] = ()) -> ForwardOutput:
         """Read all tokens of sequences into these rows alone, from the first slot on; the other rows stay.
-
-        Args:
-            compiled: as for `read_prompts`, if one row is read, or all.
 
         Returns:
             the pass, with the logits [R, 1, V] of the next token.
         """
         with self._slots.only(torch.tensor(rows, device=self.device)):
-            return self._read_all(sequences, layers, compiled=compiled)
+            return self.read_all(sequences, layers)
 
-    def _read_all(self, sequences: Sequences, layers: Sequence[int], *, compiled: bool) -> ForwardOutput:
+    def read_all(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
+        """Read all tokens of sequences from the first slot on, in a compiled graph if `compile_prefill` says so."""
         tokens, longest, keep = sequences.tokens, sequences.longest, sequences.lengths - 1
-        in_one_pass = FEW_TOKENS < longest <= (self.prefill_chunk or longest)
-        is_usual = len(tokens) in (1, self._slots.num_rows)  # each number of rows needs a graph
-        if not (compiled and self.compile_prefill and in_one_pass and is_usual):
-            return self._read_texts(tokens, longest, keep, layers)
-        shape = (self._slots.num_rows, self._slots.rows is None, *tokens.shape, *layers)
-        if not (self._slots.are_allocated and self._reading.has(shape)):
-            self._read_texts(tokens, 1, torch.zeros_like(keep), layers)  # makes the cache and hooks, as no graph can
-        return self._reading(shape, tokens, Varying(longest), keep, tuple(layers))
+        if not self._has_prefill_graph(sequences):
+            return self._read_first(tokens, longest, keep, layers)
+        key = (self._slots.num_rows, self._slots.rows is None, tokens.shape, tuple(layers))
+        if not (self._slots.are_made and self._prefill_graph.has(key)):
+            self._read_first(tokens, 1, torch.zeros_like(keep), layers)  # makes the cache and hooks, as no graph can
+            self._slots.are_made = True
+        return self._prefill_graph(key, tokens, Varying(longest), keep, tuple(layers))
+
+    def _has_prefill_graph(self, sequences: Sequences) -> bool:
+        """Whether a graph reads these tokens; an encoder-decoder model has one for sources, its texts being short."""
+        if not (sequences.compiled and self.compile_prefill) or self.text_start:
+            return False
+        in_one_pass = FEW_TOKENS < sequences.longest <= (self.prefill_chunk or sequences.longest)
+        return in_one_pass and sequences.num_rows in (1, self._slots.num_rows)  # each number of rows needs a graph
 
     @cached_property
-    def _reading(self) -> Compiled:
-        return Compiled(self._read_texts, self.device, name="the reading of prompts")
+    def _prefill_graph(self) -> Compiled:
+        return Compiled(self._read_first, self.device, name="a prefill")
 
-    def _read_texts(self, tokens: Tensor, longest: int, keep: Tensor, layers: Sequence[int]) -> ForwardOutput:
+    def _read_first(self, tokens: Tensor, longest: int, keep: Tensor, layers: Sequence[int]) -> ForwardOutput:
+        """Read the first `longest` tokens [B, T] of every row; other arguments as for `forward`."""
         return self.forward(tokens[:, :longest], None, visible=longest, keep=keep, layers=layers)
 
     def forward(

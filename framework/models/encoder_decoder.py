@@ -60,13 +60,13 @@ class ConditionedDecoder:
             mask: [B, S] bool: which entries of source are tokens.
             compiled: whether to encode in a compiled graph.
         """
-        outputs = self._encoding(source.shape, source, mask) if compiled else self._encode(source, mask)
+        outputs = self._encoder_graph(source.shape, source, mask) if compiled else self._encode(source, mask)
         self._sources.begin(outputs, mask)
         self._cache.is_updated = dict.fromkeys(range(len(self._sources.cache.layers)), False)
 
     @cached_property
-    def _encoding(self) -> Compiled:
-        return Compiled(self._encode, self._model.device, name="the reading of sources")
+    def _encoder_graph(self) -> Compiled:
+        return Compiled(self._encode, self._model.device, name="an encoder pass")
 
     def _encode(self, source: Tensor, mask: Tensor) -> BaseModelOutput:
         with torch.no_grad():

@@ -82,7 +82,7 @@ def load_target(
             transformers' plan for the architecture, and runs the same rounds; None: this process holds all of them.
         prefill_chunk: most tokens per row that one pass of the target, or of a draft model, reads of a prompt, which
             bounds the memory of long prompts; None: all of them.
-        compile_prefill: whether compiled decoders read prompts in a compiled graph, too; on a CPU only.
+        compile_prefill: whether compiled decoders compile the prefill of target and draft models, too; on a CPU only.
         weights: "int8": the weights of all linear layers are rounded to 8 bits with a scale per output, and the rounded
             model is the target; None: as in its files.
 
@@ -98,9 +98,7 @@ def load_target(
         raise OptionError("weights", weights, "null with device_map or tensor_parallel")
     check_device_map(device_map, device)
     check_tensor_parallel(tensor_parallel, device_map, device)
-    check_whole("prefill_chunk", prefill_chunk, least=FEW_TOKENS, or_null=True)
-    if not isinstance(compile_prefill, bool):
-        raise OptionError("compile_prefill", compile_prefill, "true, false")
+    _check_prefill(prefill_chunk, compile_prefill)
     check_generation(generation)
     if tf32 is not None:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -128,6 +126,12 @@ def load_target(
         prefill_chunk=prefill_chunk,
         compile_prefill=compile_prefill,
     )
+
+
+def _check_prefill(prefill_chunk: object, compile_prefill: object) -> None:
+    check_whole("prefill_chunk", prefill_chunk, least=FEW_TOKENS, or_null=True)
+    if not isinstance(compile_prefill, bool):
+        raise OptionError("compile_prefill", compile_prefill, "true, false")
 
 
 def _round_weights(model: PreTrainedModel, weights: str) -> None:
@@ -160,11 +164,12 @@ def as_target(
         context: most positions to use, as for `load_target`.
         generation: logits processors, as for `load_target`.
         prefill_chunk: tokens per pass over a prompt, as for `load_target`.
-        compile_prefill: whether compiled decoders read prompts in a compiled graph, too, as for `load_target`.
+        compile_prefill: whether compiled decoders compile the prefill, too, as for `load_target`.
 
     Raises:
         ValueError: the model cannot be served exactly, or an active option of its generation_config is not supported.
     """
+    _check_prefill(prefill_chunk, compile_prefill)
     vocabulary_size = _vocabulary_size(tokenizer, model)
     return Target(
         model=served(
@@ -261,6 +266,7 @@ def as_draft_model(
         num_known=num_known,
         context=min(target.model.context, limit),
         prefill_chunk=target.model.prefill_chunk,
+        compile_prefill=target.model.compile_prefill,
     )
 
 

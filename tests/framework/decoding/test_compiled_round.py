@@ -16,7 +16,6 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.fixed import Fixed
 from framework.kernels import compiled_graphs
-from framework.kernels.compiled_graphs import Compiled
 from framework.metrics.stopwatch import Stopwatch
 from framework.models import attention as fused_attention
 from framework.models.cached_lm import CachedLM
@@ -290,57 +289,6 @@ def test_fused_attention_takes_a_mask_of_bool(monkeypatch):
     torch.testing.assert_close(of_bool, of_added, rtol=0, atol=2e-6)
 
 
-LONG = [prompt * 4 for prompt in RAGGED]  # longer than passes over drafts
-
-
-@pytest.fixture
-def reading_graphs(monkeypatch) -> list:
-    """Graphs that read prompts, as far as they have been traced."""
-    traced = []
-    monkeypatch.setattr(Compiled, "__call__", count_readings(Compiled.__call__, traced))
-    return traced
-
-
-def count_readings(call, traced: list):
-    def counting(graph, shape, *arguments):
-        reads = graph._name.startswith("the reading of") and shape not in graph._graphs
-        result = call(graph, shape, *arguments)
-        if reads:
-            traced.append(graph._graphs[shape])
-        return result
-
-    return counting
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "drafter"),
-    [
-        pytest.param("llama", {"num_hidden_layers": 1}, "prompt_lookup", id="llama"),
-        pytest.param("mistral", {"sliding_window": 40}, "prompt_lookup", id="window", marks=pytest.mark.slow),
-        pytest.param("llama", {}, "eagle", id="hidden-layers", marks=pytest.mark.slow),
-    ],
-)
-def test_one_graph_reads_prompts_of_every_length(family, options, drafter, reading_graphs):
-    model = CachedLM(tiny_model(family, **options), vocabulary_size=50, compile_prefill=True)
-    eager, graph = engines(replace(one_layer(), model=model), drafter, DRAWN, Fixed(gamma=2))
-    for prompts in (LONG, [[7] * 30, [3, 4], [30]], [prompt[:17] for prompt in LONG]):
-        assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
-    assert len(reading_graphs) == 1 and len(reading_graphs[0]._traces) == 1
-    assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
-    assert tokens_of(graph, LONG[:1]) == tokens_of(eager, LONG[:1])
-    assert len(reading_graphs) == 2, "short prompts are read eagerly, and another number of rows has its own graph"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "t5"])
-def test_machine_code_reads_prompts(family, reading_graphs, machine_code):
-    model = CachedLM(tiny_model(family, num_hidden_layers=1), vocabulary_size=50, compile_prefill=True)
-    eager, graph = engines(replace(one_layer(), model=model), "prompt_lookup", GREEDY, Fixed(gamma=2))
-    for prompts in (LONG, LONG[::-1], LONG[:1]):
-        assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
-    assert len(reading_graphs) == 2, "a graph per number of rows"
-
-
 @pytest.mark.slow
 def test_models_keep_their_graphs_apart():
     """Like functions would share their graphs, and nothing of a model is guarded."""
@@ -353,10 +301,10 @@ def test_models_keep_their_graphs_apart():
     assert found[0] != found[1]
 
 
-def test_a_first_pass_cannot_be_compiled():
+def test_the_pass_that_makes_the_cache_cannot_be_compiled():
     """Its graph would clear the cache in every call."""
     lm = CachedLM(tiny_model(num_hidden_layers=1), vocabulary_size=50)
     lm.begin(1, 32)
     read = compiled_graphs.Compiled(lambda tokens: lm.forward(tokens, None, visible=3).logits, lm.device, name="a pass")
-    with torch.no_grad(), pytest.raises(torch._dynamo.exc.Unsupported, match="first pass of a generation"):
+    with torch.no_grad(), pytest.raises(torch._dynamo.exc.Unsupported, match="pass that makes the cache"):
         read(0, torch.tensor([[1, 2, 3]]))

@@ -177,7 +177,7 @@ def test_compiled_rounds_go_on_unchanged(is_plain, monkeypatch):
 
 
 @pytest.mark.slow
-def test_finished_rows_read_their_prompts_in_a_graph(monkeypatch):
+def test_prefills_of_finished_rows_are_compiled(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
     prompts = [(prompt * 20)[: 20 + row] for row, prompt in enumerate(PROMPTS[:6])]
@@ -186,7 +186,7 @@ def test_finished_rows_read_their_prompts_in_a_graph(monkeypatch):
     eager, graph = (Autoregressive(target=target, sampling=DRAWN, compiled=mode) for mode in (False, True))
     with counted_graphs() as graphs:
         assert refilled(graph, prompts, num_rows=2).tokens == alone(eager, prompts)
-    assert graphs.compiled == 3, "a step, and the reading of both rows and of one"
+    assert graphs.compiled == 3, "a step, and prefills of both rows and of one"
 
 
 def test_what_cannot_refill_is_refused_in_one_line(target):

@@ -1,4 +1,4 @@
-"""Compiled graphs: one per shape and number, called directly, without traces in the compiler's own lists."""
+"""Compiled graphs: one per shape and number, called directly, and no hook left in the compiler."""
 
 import pytest
 import torch
@@ -46,3 +46,13 @@ def test_a_number_that_varies_needs_no_other_graph(monkeypatch):
     assert graph(4, torch.zeros(4), compiled_graphs.Varying(2)).tolist() == [1.0] * 2
     monkeypatch.setattr(graph._graphs[4], "_compile", None)
     assert graph(4, torch.zeros(4), compiled_graphs.Varying(3)).tolist() == [1.0] * 3
+
+
+def test_a_failed_compilation_leaves_no_graph():
+    def broken(tensor):
+        raise NotImplementedError
+
+    graph = compiled_graphs.Compiled(broken, torch.device("cpu"), name="nothing")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        graph(3, torch.ones(3))
+    assert not graph.has(3)

@@ -226,8 +226,6 @@ def test_prompts_are_read_in_chunks(monkeypatch, family, config, chunk):
 def test_recurrent_layers_do_not_read_in_chunks():
     with pytest.raises(ValueError, match=r"target.prefill_chunk is 32, and .* has recurrent layers; allowed: null"):
         CachedLM(tiny_model("mamba"), vocabulary_size=50, prefill_chunk=32)
-    with pytest.raises(ValueError, match=r"target.compile_prefill is true, and .* has recurrent layers; allowed: fa"):
-        CachedLM(tiny_model("mamba"), vocabulary_size=50, compile_prefill=True)
 
 
 def test_finished_rows_read_on_without_harm():
