@@ -18,6 +18,7 @@ from experiments.config.builders import (
     check_before_loading,
     check_parts,
     prepare,
+    told_to_compile,
 )
 from experiments.config.cli_errors import value_errors
 from experiments.config.loaded_models import LoadedModels
@@ -231,10 +232,10 @@ def build_decoder(cfg: DictConfig, models: LoadedModels, resources: ResourceCach
     """
     check_basics(cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["target.context"])
     sampling = build_sampling(cfg)
-    factory = check_parts(cfg, {"drafter": cfg.drafter})["drafter"]
+    factory, compiled = check_parts(cfg, {"drafter": cfg.drafter})["drafter"], told_to_compile(cfg)
     target = cached_target(cfg, resources, models)
     drafter = build_drafter("the drafter", factory, cfg.drafter, target, resources, models)
-    engine = build_engine(cfg, drafter, target, sampling, compiled=cfg.engine.compile is True)
+    engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)
     with options_under("prompts"):
         chat = is_chat(target.tokenizer, chat=cfg.prompts.chat, system=cfg.prompts.system)
     options = [OmegaConf.to_container(part, resolve=True) for part in (cfg.drafter, cfg.verifier)]

@@ -211,8 +211,8 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
             "engine.compile is true, and target.device_map is not null; a round over several GPUs cannot be compiled: "
             "set engine.compile=false, or target.device_map=null"
         )
-    if cfg.engine.compile is False and cfg.target.get("compile_prefill"):
-        raise ValueError("target.compile_prefill is true; allowed: false, or true with engine.compile=true")
+    if cfg.engine.compile is False:
+        _refuse_compiled_prefill(cfg)
     check_sharing(cfg)
     if not OmegaConf.is_list(cfg.stop_strings) or not all(isinstance(text, str) for text in cfg.stop_strings):
         raise ValueError(f"stop_strings is {cfg.stop_strings!r}; allowed: a list of texts, such as ['...'] or []")
@@ -223,6 +223,29 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
         if hasattr(drafter, "scheme") and hasattr(drafter, "shape"):  # else the engine's constructor checks
             build_verifier(cfg, drafter.scheme, drafter.shape).check(drafter.scheme, drafter.shape)
     return factories
+
+
+def told_to_compile(cfg: DictConfig) -> bool:
+    """Whether engine.compile is true, for commands in which auto means false.
+
+    Raises:
+        ValueError: prefills are to be compiled, and nothing is.
+    """
+    if cfg.engine.compile is not True:
+        _refuse_compiled_prefill(cfg)
+    return cfg.engine.compile is True
+
+
+def _refuse_compiled_prefill(cfg: DictConfig) -> None:
+    if cfg.target.get("compile_prefill"):
+        given = OmegaConf.select(cfg, "engine.compile")
+        says = "nothing is compiled here" if given is None else f"engine.compile is {_as_yaml(given)}"
+        allowed = "false" if given is None else "false, or true with engine.compile=true"
+        raise ValueError(f"target.compile_prefill is true, and {says}; allowed: {allowed}")
+
+
+def _as_yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def check_sharing(cfg: DictConfig) -> None:
@@ -254,6 +277,8 @@ def check_basics(cfg: DictConfig, least: Mapping[str, int], or_null: Iterable[st
         check_whole(key, OmegaConf.select(cfg, key), least=1, most=MOST, or_null=True)
     check_whole("threads", cfg.threads, least=1, most=4096, or_null=True)
     check_options(cfg.target)
+    if "engine" not in cfg:
+        _refuse_compiled_prefill(cfg)
     check_kind("device", cfg.device, [str])
     device_named(cfg.device)
 

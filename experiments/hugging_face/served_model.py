@@ -15,6 +15,7 @@ from experiments.config.builders import (
     cached_target,
     check_basics,
     check_parts,
+    told_to_compile,
 )
 from experiments.config.cli_errors import value_errors
 from experiments.config.loaded_models import LoadedModels
@@ -115,6 +116,7 @@ class ServedModel:
             with Setting.checked(["target.generation=ignore", *chosen], models).composed() as cfg:
                 check_basics(cfg, {}, or_null=["target.context"])
                 factories = check_parts(cfg, {} if make else {"drafter": cfg.drafter})
+                compiled = told_to_compile(cfg)
                 target = cached_target(cfg, self._targets, models)
                 if make is None:
                     its = build_drafter(
@@ -124,7 +126,7 @@ class ServedModel:
                     its = make(target=target)
                 named = type(its).__qualname__ if make else OmegaConf.to_container(cfg.drafter, resolve=True)
                 self.options = [named, OmegaConf.to_container(cfg.verifier, resolve=True)]
-                return build_engine(cfg, its, target, Sampling(), compiled=cfg.engine.compile is True)
+                return build_engine(cfg, its, target, Sampling(), compiled=compiled)
 
     def _tokenizer_from(self, given: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
         """The tokenizer given, or that of the model's folder; a target made with another one is forgotten."""

@@ -72,8 +72,8 @@ class CachedLM:
             compile_prefill: whether compiled decoders compile the prefill, too; on a CPU only.
 
         Raises:
-            ValueError: the model cannot be served exactly, or its prompts cannot be read in chunks or in a compiled
-                graph; the message gives the reason.
+            ValueError: the model cannot be served exactly, or not in chunks, or compile_prefill is set for a GPU; the
+                message gives the reason.
         """
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
@@ -98,10 +98,8 @@ class CachedLM:
             self._decoder = ConditionedDecoder(model, self._slots.cache)
         if prefill_chunk is not None:
             self.refuse_recurrent(f"target.prefill_chunk is {prefill_chunk}", "null")
-        if compile_prefill:
-            self.refuse_recurrent("target.compile_prefill is true", "false")
-            if self.device.type != "cpu":
-                raise ValueError(f"target.compile_prefill is true, and the device is {self.device}; allowed: false")
+        if compile_prefill and self.device.type != "cpu":
+            raise ValueError(f"target.compile_prefill is true, and the device is {self.device}; allowed: false")
         if reason := probe(self):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
 
@@ -227,7 +225,7 @@ class CachedLM:
 
     def _has_prefill_graph(self, sequences: Sequences) -> bool:
         """Whether a graph reads these tokens; an encoder-decoder model has one for sources, its texts being short."""
-        if not (sequences.compiled and self.compile_prefill) or self.text_start:
+        if not (sequences.compiled and self.compile_prefill) or self.text_start or self.is_recurrent:
             return False
         in_one_pass = FEW_TOKENS < sequences.longest <= (self.prefill_chunk or sequences.longest)
         return in_one_pass and sequences.num_rows in (1, self._slots.num_rows)  # each number of rows needs a graph

@@ -171,15 +171,18 @@ def as_target(
     """
     _check_prefill(prefill_chunk, compile_prefill)
     vocabulary_size = _vocabulary_size(tokenizer, model)
+    cached = served(
+        model,
+        attention,
+        vocabulary_size=vocabulary_size,
+        context=context,
+        prefill_chunk=prefill_chunk,
+        compile_prefill=compile_prefill,
+    )
+    if compile_prefill:
+        cached.refuse_recurrent("target.compile_prefill is true", "false")
     return Target(
-        model=served(
-            model,
-            attention,
-            vocabulary_size=vocabulary_size,
-            context=context,
-            prefill_chunk=prefill_chunk,
-            compile_prefill=compile_prefill,
-        ),
+        model=cached,
         tokenizer=tokenizer,
         vocabulary_size=vocabulary_size,
         fingerprint=fingerprint(model),

@@ -150,9 +150,10 @@ def test_it_goes_on_beside_whoever_else_uses_hydra():
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_prompts_are_read_in_a_graph_by_compiled_decoders_only():
-    with pytest.raises(ValueError, match=r"compile_prefill is true; allowed: false, or true with engine.compile"):
-        load_pair("drafter=prompt_lookup", "engine.compile=false", "target.compile_prefill=true")
+@pytest.mark.parametrize("compile_", ["false", "auto"])
+def test_prefills_are_compiled_only_if_rounds_are(compile_):
+    with pytest.raises(ValueError, match=r"compile_prefill is true, and engine.compile is \S+; allowed: false"):
+        load_pair("drafter=prompt_lookup", f"engine.compile={compile_}", "target.compile_prefill=true")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 
 from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import tiny_factory
-from framework.conformance.tiny_models import WITH_ENCODER, tiny_model, tiny_target
+from framework.conformance.tiny_models import WITH_ENCODER, tiny_model, tiny_target, tiny_tokenizer
 from framework.core.sampling import Sampling
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
@@ -14,7 +14,7 @@ from framework.kernels import compiled_graphs
 from framework.kernels.compiled_graphs import Compiled
 from framework.metrics.graph_counts import counted_graphs
 from framework.models.cached_lm import CachedLM
-from framework.models.pretrained import as_draft_model
+from framework.models.pretrained import as_draft_model, as_target
 from framework.models.target import Target
 
 RAGGED = [[5, 6, 7, 8, 5, 6], [9], [1, 2, 1, 2, 1, 2, 1]]
@@ -123,7 +123,7 @@ def test_machine_code_gives_the_same_tokens(family, machine_code):
 
 def test_where_nothing_is_compiled_it_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"target.compile_prefill is true, and .* has recurrent layers; allowed: fa"):
-        CachedLM(tiny_model("mamba"), vocabulary_size=50, compile_prefill=True)
+        as_target(tiny_model("mamba"), tiny_tokenizer(50), compile_prefill=True)
     monkeypatch.setattr(CachedLM, "device", torch.device("cuda"))
     with pytest.raises(ValueError, match=r"compile_prefill is true, and the device is cuda; allowed: false"):
         CachedLM(tiny_model(), vocabulary_size=50, compile_prefill=True)
