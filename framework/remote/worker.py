@@ -108,7 +108,7 @@ class _AbsentModel:
 
     def __init__(self, facts: TargetFacts):
         self.context, self.text_start, self.device = facts.context, facts.text_start, torch.device("cpu")
-        self.prefill_chunk = facts.prefill_chunk
+        self.prefill_chunk, self.compile_prefill = facts.prefill_chunk, False
 
     def __getattr__(self, name: str) -> Any:
         raise _Elsewhere(
