@@ -1,7 +1,7 @@
 """Matrix products with packed weights, as an operator of compiled graphs on a CPU.
 
-A round reads a few rows per pass, so its time is that of reading the weights. `packed_linear.cpp` reads
-them in one stream whatever the number of rows, and all graphs of a model share one packed copy.
+A round reads a few rows per pass, so its time is that of reading the weights. `packed_linear.cpp` reads them in one
+stream for up to eight rows, and all graphs of a model share one packed copy.
 
 M rows, K inputs, N outputs.
 """

@@ -28,18 +28,7 @@ FAST = ("prompt_lookup",)  # compiles the fewest graphs
 COMPILED = [name for name in NAMES if not name.startswith("online_")]  # learning drafters are refused
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.9)
 
-
-@pytest.fixture(autouse=True)
-def quickly(request, monkeypatch):
-    """Run traced graphs eagerly except in tests that request `machine_code`."""
-    torch._dynamo.reset()
-    if "machine_code" not in request.fixturenames:
-        monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
-
-
-@pytest.fixture
-def machine_code():
-    """Compile to machine code: seconds per graph, hence for slow tests only."""
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def engines(target: Target, name: str, sampling: Sampling, policy) -> list[Engine]:

@@ -6,12 +6,7 @@ from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 from framework.kernels import compiled_graphs
 
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch):
-    """Run traced graphs eagerly."""
-    torch._dynamo.reset()
-    monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def test_only_our_own_hook_leaves_the_compilers_list(monkeypatch):

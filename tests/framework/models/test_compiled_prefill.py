@@ -10,7 +10,6 @@ from framework.core.sampling import Sampling
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
-from framework.kernels import compiled_graphs
 from framework.kernels.compiled_graphs import Compiled
 from framework.metrics.graph_counts import counted_graphs
 from framework.models.cached_lm import CachedLM
@@ -22,18 +21,7 @@ LONG = [prompt * 4 for prompt in RAGGED]  # of 4 to 28 tokens, of which more tha
 BATCHES = (LONG, [[7] * 30, [3, 4], [30]], [prompt[:17] for prompt in LONG])
 DRAWN = Sampling(temperature=0.8, top_p=0.9)
 
-
-@pytest.fixture(autouse=True)
-def quickly(request, monkeypatch):
-    """Run traced graphs eagerly except in tests that request `machine_code`."""
-    torch._dynamo.reset()
-    if "machine_code" not in request.fixturenames:
-        monkeypatch.setitem(compiled_graphs.BACKENDS, "cpu", "eager")
-
-
-@pytest.fixture
-def machine_code():
-    """Compile to machine code: seconds per graph, hence for slow tests only."""
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def target_of(family: str, **config) -> Target:
