@@ -17,8 +17,8 @@ from experiments.config.builders import (
     check_basics,
     check_before_loading,
     check_parts,
+    compile_is_true,
     prepare,
-    told_to_compile,
 )
 from experiments.config.cli_errors import value_errors
 from experiments.config.loaded_models import LoadedModels
@@ -232,7 +232,7 @@ def build_decoder(cfg: DictConfig, models: LoadedModels, resources: ResourceCach
     """
     check_basics(cfg, {"max_new_tokens": 1, "seed": 0}, or_null=["target.context"])
     sampling = build_sampling(cfg)
-    factory, compiled = check_parts(cfg, {"drafter": cfg.drafter})["drafter"], told_to_compile(cfg)
+    factory, compiled = check_parts(cfg, {"drafter": cfg.drafter})["drafter"], compile_is_true(cfg)
     target = cached_target(cfg, resources, models)
     drafter = build_drafter("the drafter", factory, cfg.drafter, target, resources, models)
     engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)

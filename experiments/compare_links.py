@@ -29,7 +29,7 @@ from experiments.config.builders import (
     build_target,
     check_basics,
     check_parts,
-    told_to_compile,
+    compile_is_true,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
@@ -84,7 +84,7 @@ def count(cfg: DictConfig, formats: list[dict[str, Any]]) -> list[Sent]:
         for sent_as, node in zip(formats, nodes, strict=True):
             steps.update(f"decoding with {sent_as}", completed=len(found))
             drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)
-            engine = build_engine(cfg, drafter, target, sampling, compiled=told_to_compile(cfg))
+            engine = build_engine(cfg, drafter, target, sampling, compiled=compile_is_true(cfg))
             alone = engine.each_alone(prompts, stopping=stopping, seed=cfg.seed, detailed=True)
             tallies, ups, downs = zip(*((each, drafter.bytes_up, drafter.bytes_down) for each in alone), strict=True)
             tally, up, down = Tally.total(tallies), sum(ups), sum(downs)

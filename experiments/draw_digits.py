@@ -26,7 +26,7 @@ from experiments.config.builders import (
     build_target,
     check_basics,
     check_parts,
-    told_to_compile,
+    compile_is_true,
 )
 from experiments.config.cli_errors import one_line_errors, status
 from experiments.config.command import command
@@ -70,7 +70,7 @@ def draw(cfg: DictConfig) -> Drawn:
     whole = {text.name: text.text for text in Digits(split=source.split, rows=SIDE).texts()}
     given, seeds = [list(prompt.tokens) for prompt in prompts], [cfg.seed + i for i in range(len(prompts))]
     stopping = build_stopping(cfg, target)
-    decoder = build_engine(cfg, drafter, target, sampling, compiled=told_to_compile(cfg))
+    decoder = build_engine(cfg, drafter, target, sampling, compiled=compile_is_true(cfg))
     with status("drawing"):
         plain = Autoregressive(target=target, sampling=sampling).generate(given, stopping=stopping, seeds=seeds)
         speculative = decoder.generate(given, stopping=stopping, seeds=seeds, detailed=True)

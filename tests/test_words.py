@@ -61,7 +61,6 @@ def is_old(identifier: str) -> bool:
     return identifier in NAMES or bool(PARTS & set(identifier.lower().split("_")))
 
 
-@pytest.mark.slow
 def test_no_identifier_bears_an_old_name() -> None:
     found = [
         f"{named(path)}:{token.start[0]}: {token.string}"

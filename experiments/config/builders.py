@@ -225,7 +225,7 @@ def check_parts(cfg: DictConfig, drafters: Mapping[str, DictConfig]) -> dict[str
     return factories
 
 
-def told_to_compile(cfg: DictConfig) -> bool:
+def compile_is_true(cfg: DictConfig) -> bool:
     """Whether engine.compile is true, for commands in which auto means false.
 
     Raises:

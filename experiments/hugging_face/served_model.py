@@ -15,7 +15,7 @@ from experiments.config.builders import (
     cached_target,
     check_basics,
     check_parts,
-    told_to_compile,
+    compile_is_true,
 )
 from experiments.config.cli_errors import value_errors
 from experiments.config.loaded_models import LoadedModels
@@ -116,7 +116,7 @@ class ServedModel:
             with Setting.checked(["target.generation=ignore", *chosen], models).composed() as cfg:
                 check_basics(cfg, {}, or_null=["target.context"])
                 factories = check_parts(cfg, {} if make else {"drafter": cfg.drafter})
-                compiled = told_to_compile(cfg)
+                compiled = compile_is_true(cfg)
                 target = cached_target(cfg, self._targets, models)
                 if make is None:
                     its = build_drafter(
