@@ -18,6 +18,7 @@
 #include <limits>
 #include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -50,6 +51,7 @@ struct Attention {
   const Sum* sinks;  // [heads], or null
   int64_t num_tokens, num_shared, num_slots, size, value_size;  // num_shared: query heads for each key-value head
   Sum scale, softcap;                                           // softcap 0: none
+  static constexpr Sum EXCLUDED = std::numeric_limits<Sum>::lowest() / 2;  // masks add this or less to excluded scores
 
   static Vector load(const Number* from) {
     if constexpr (std::is_same_v<Number, Sum>) {
@@ -236,6 +238,41 @@ struct Attention {
     });
   }
 
+  // The first and the last slot that a row sees, the latter plus 1; all slots if the mask excludes every one.
+  std::pair<int64_t, int64_t> seen_slots(const Rows& rows, int64_t row) const {
+    const Sum* added = mask_of(rows, row);
+    if (added == nullptr) return {0, num_slots};
+    const auto sees = [](Sum value) { return value > EXCLUDED; };
+    const Sum* first = std::find_if(added, added + num_slots, sees);
+    if (first == added + num_slots) return {0, num_slots};
+    const Sum* last = added + num_slots;
+    while (!sees(last[-1])) --last;
+    return {first - added, last - added};
+  }
+
+  // The same problem without the slots before the first and after the last that any of the rows sees. Sums stay equal,
+  // since the weights of the others are zero, and slots keep their places in vectors.
+  Attention over_seen_slots(const Rows& rows) const {
+    int64_t first = num_slots, last = 0;
+    const int64_t num_masks = mask.head == 0 ? std::min(num_tokens, rows.num_rows) : rows.num_rows;
+    for (int64_t row = 0; row < num_masks && (first > 0 || last < num_slots); ++row) {
+      const auto [begin, end] = seen_slots(rows, row);
+      first = std::min(first, begin / LANES * LANES);
+      last = std::max(last, end);
+    }
+    Attention seen = *this;
+    seen.key.data += first * key.token;
+    seen.value.data += first * value.token;
+    if (mask.data != nullptr) seen.mask.data += first;
+    seen.num_slots = last - first;
+    return seen;
+  }
+
+  const Sum* mask_of(const Rows& rows, int64_t row) const {
+    if (mask.data == nullptr) return nullptr;
+    return mask.data + rows.batch * mask.batch + head_of(rows, row) * mask.head + token_of(rows, row) * mask.token;
+  }
+
   void run(const Rows& rows) const {
     const int64_t width = padded_slots();
     thread_local std::vector<Sum> space;  // kept: an allocation of this size takes as long as some products
@@ -251,11 +288,8 @@ struct Attention {
     }
     scores(rows, queries, tile, weights);
     for (int64_t row = 0; row < rows.num_rows; ++row) {
-      const int64_t head = head_of(rows, row);
-      const Sum* added = mask.data == nullptr
-          ? nullptr
-          : mask.data + rows.batch * mask.batch + head * mask.head + token_of(rows, row) * mask.token;
-      totals[row] = softmax(weights + row * width, added, sinks == nullptr ? nullptr : sinks + head);
+      const Sum* sink = sinks == nullptr ? nullptr : sinks + head_of(rows, row);
+      totals[row] = softmax(weights + row * width, mask_of(rows, row), sink);
     }
     mix(rows, weights, totals);
   }
@@ -267,11 +301,13 @@ struct Attention {
     const int64_t parts = std::min((threads + problems - 1) / problems, (num_rows + 1) / 2);
     const int64_t length = (num_rows + parts - 1) / parts;
     const int64_t units = problems * parts;
+    // Every thread has heads of all sequences, which may be of different lengths.
     at::parallel_for(0, units, (units + threads - 1) / threads, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t problem = unit / parts, first = unit % parts * length;
-        if (first < num_rows)
-          run({problem / num_shared_heads, problem % num_shared_heads, first, std::min(length, num_rows - first)});
+        if (first >= num_rows) continue;
+        const Rows rows{problem % batch, problem / batch, first, std::min(length, num_rows - first)};
+        over_seen_slots(rows).run(rows);
       }
     });
   }
@@ -302,8 +338,8 @@ void attend(
   attention.softcap = static_cast<Sum>(softcap);
   at::Tensor added, logits;
   if (mask.has_value()) {
-    added = with_dense_rows(mask->to(c10::CppTypeToScalarType<Sum>::value))
-                .expand({q.size(0), q.size(1), q.size(2), k.size(2)});
+    const at::Tensor converted = mask->to(c10::CppTypeToScalarType<Sum>::value);
+    added = with_dense_rows(converted.expand({q.size(0), q.size(1), q.size(2), k.size(2)}));
     attention.mask = strided(added.const_data_ptr<Sum>(), added);
   }
   if (sinks.has_value()) {

@@ -56,6 +56,26 @@ def test_a_row_does_not_depend_on_other_rows_or_excluded_slots():
             assert torch.equal(alone[0, 0], together[row, token])
 
 
+@pytest.mark.parametrize("excluded", [torch.finfo(torch.float32).min, -torch.inf])
+def test_slots_around_those_that_a_row_sees_are_not_read(excluded):
+    query, key, value = drawn(3, 4, 2, 32, seed=0), drawn(3, 2, 300, 32, seed=1), drawn(3, 2, 300, 32, seed=2)
+    seen = [(0, 300), (37, 290), (200, 202)]  # a text without a window, one with a window, a short window
+    mask, finite = torch.full((3, 1, 2, 300), excluded), torch.zeros(3, 1, 300, 1, dtype=torch.bool)
+    for row, (first, last) in enumerate(seen):
+        mask[row, :, 0, first : last - 1] = mask[row, :, 1, first + 1 : last] = 0
+        finite[row, :, first // 16 * 16 : last] = True
+    expected = attend(query, key, value, **PLAIN | {"mask": mask})
+    got = attend(query, key.where(finite, torch.nan), value.where(finite, torch.nan), **PLAIN | {"mask": mask})
+    assert torch.equal(got, expected)
+
+
+def test_a_mask_for_all_slots_at_once_is_broadcast():
+    query, key, value = drawn(2, 4, 3, 16, seed=0), drawn(2, 2, 20, 16, seed=1), drawn(2, 2, 20, 16, seed=2)
+    mask = drawn(2, 1, 3, 1, seed=3)
+    expected = attend(query, key, value, **PLAIN | {"mask": mask.expand(2, 4, 3, 20).contiguous()})
+    assert torch.equal(attend(query, key, value, **PLAIN | {"mask": mask}), expected)
+
+
 def test_it_is_the_same_on_any_number_of_threads(threads):
     query, key, value = drawn(1, 8, 2, 64, seed=0), drawn(1, 1, 900, 64, seed=1), drawn(1, 1, 900, 64, seed=2)
     together = attend(query, key, value, **PLAIN)
