@@ -130,6 +130,14 @@ class Sequences:
         state = (self.committed, self.active.tolist(), self.prompt_lengths.tolist(), self.longest)
         return *state, [list(text) for text in self.texts]
 
+    def row(self, number: int) -> "Sequences":
+        """One row; its tensors share the memory of these."""
+        tensors = {
+            name: value[number : number + 1] for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        texts = [self.texts[number]]
+        return replace(self, **tensors, texts=texts, longest=len(texts[0]))
+
     def with_longest(self, longest: int) -> "Sequences":
         """The same rows with another `longest`, which a compiled graph takes as an input."""
         return replace(self, longest=longest)

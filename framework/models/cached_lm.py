@@ -209,6 +209,11 @@ class CachedLM:
         Returns:
             the pass, with the logits [R, 1, V] of the next token.
         """
+        if 1 < len(rows) < self._slots.num_rows and self._has_prefill_graph(sequences):
+            # One after the other by the graph for one row; any number of rows would need a graph of its own.
+            return ForwardOutput.stacked(
+                [self.read_rows(sequences.row(place), [row], layers) for place, row in enumerate(rows)]
+            )
         with self._slots.only(torch.tensor(rows, device=self.device)):
             return self.read_all(sequences, layers)
 
@@ -227,8 +232,7 @@ class CachedLM:
         """Whether a graph reads these tokens; an encoder-decoder model has one for sources, its texts being short."""
         if not (sequences.compiled and self.compile_prefill) or self.text_start or self.is_recurrent:
             return False
-        in_one_pass = FEW_TOKENS < sequences.longest <= (self.prefill_chunk or sequences.longest)
-        return in_one_pass and sequences.num_rows in (1, self._slots.num_rows)  # each number of rows needs a graph
+        return FEW_TOKENS < sequences.longest <= (self.prefill_chunk or sequences.longest)
 
     @cached_property
     def _prefill_graph(self) -> Compiled:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from framework.models.encoder_decoder import find_blocks, num_decoder_layers
@@ -32,6 +33,13 @@ class ForwardOutput:
     features: Tensor | None = None
     keep: Tensor | None = field(default=None, kw_only=True)
 
+    @classmethod
+    def stacked(cls, outputs: Sequence["ForwardOutput"]) -> "ForwardOutput":
+        """Passes over different rows, all with keep, as one; states beyond the tokens of a pass are zeros."""
+        logits, keep = (torch.cat([getattr(each, name) for each in outputs]) for name in ("logits", "keep"))
+        states = [_stacked(same) for same in zip(*(each.by_token for each in outputs), strict=True)]
+        return cls(logits, *states, keep=keep)
+
     @property
     def by_token(self) -> tuple[Tensor, ...]:
         """[B, M, ...] each: hidden states, and features if there are any."""
@@ -41,6 +49,11 @@ class ForwardOutput:
     def scored_states(self) -> Tensor:
         """[B, M, H], or [B, 1, H] with keep: hidden states of the tokens with logits."""
         return self.hidden_states if self.keep is None else rows_of(self.hidden_states, self.keep)
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """[B, longest M, ...]: the rows of tensors [R, M, ...] with different M."""
+    return pad_sequence([row for tensor in tensors for row in tensor], batch_first=True)
 
 
 def rows_of(tensor: Tensor, index: Tensor) -> Tensor:

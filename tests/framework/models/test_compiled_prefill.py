@@ -7,6 +7,7 @@ from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import WITH_ENCODER, tiny_model, tiny_target, tiny_tokenizer
 from framework.core.sampling import Sampling
+from framework.core.sequences import Sequences
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
@@ -86,6 +87,27 @@ def test_draft_models_compile_theirs():
         tallies.append([each.tally.accepted.tolist() for each in some])
     assert traces_of(drafter.model._prefill_graph) == [1]
     assert all(first == second for first, second in tallies), "a draft model that misread its prompt is accepted less"
+
+
+def test_some_rows_are_read_in_turn_by_the_graph_for_one_row():
+    model = target_of("llama", num_hidden_layers=2).model
+    three, two = (
+        Sequences.from_prompts(prompts, width=64, device=model.device, compiled=True)
+        for prompts in ([[7] * 30, [3, 4] * 9, [5] * 20], [LONG[0], LONG[2]])
+    )
+    outputs = []
+    for model.compile_prefill in (False, True):
+        model.read_prompts(three)
+        read = model.read_rows(two, [0, 2], layers=[1])
+        all_rows = model.forward(torch.tensor([[8]] * 3), torch.tensor([24, 18, 28]), visible=29)
+        outputs.append((read, all_rows.logits))
+    (eager, after_eager), (graph, after_graph) = outputs
+    torch.testing.assert_close(graph.logits, eager.logits)
+    torch.testing.assert_close(graph.scored_states, eager.scored_states)
+    for row, prompt in enumerate((LONG[0], LONG[2])):
+        torch.testing.assert_close(graph.features[row, : len(prompt)], eager.features[row, : len(prompt)])
+    torch.testing.assert_close(after_graph, after_eager)
+    assert traces_of(model._prefill_graph) == [1, 1], "one graph for all three rows, and one for a single row"
 
 
 @pytest.mark.slow
