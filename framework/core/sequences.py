@@ -132,9 +132,7 @@ class Sequences:
 
     def row(self, number: int) -> "Sequences":
         """One row; its tensors share the memory of these."""
-        tensors = {
-            name: value[number : number + 1] for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
+        tensors = {name: value[number : number + 1] for name, value in vars(self).items() if isinstance(value, Tensor)}
         texts = [self.texts[number]]
         return replace(self, **tensors, texts=texts, longest=len(texts[0]))
 

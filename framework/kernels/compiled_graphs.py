@@ -210,7 +210,7 @@ BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
-    """Select the guards to check before a graph is reused: those on numbers, except numbers of modules and classes.
+    """Select the guards to check before a graph is reused: those on numbers, except of modules, classes and defaults.
 
     Checking every tensor of a model would take as long as its forward pass.
     """
@@ -221,6 +221,7 @@ def _numbers_only(guards: Sequence[Any]) -> list[bool]:
             and type(guard.value) in (int, float, bool)
             and not guard.is_global
             and not guard.orig_guard.source.is_unspecialized_nn_module()
+            and not any(part in guard.name for part in ("type(", "__kwdefaults__"))
         )
         for guard in guards
     ]

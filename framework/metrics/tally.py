@@ -79,10 +79,13 @@ class Tally:
         """
         if gamma is not None:
             self.gammas[gamma] += 1
-        rows = zip(readout.active, readout.offered, readout.accepted, readout.rejected, strict=True)
-        for active, offered, accepted, rejected in rows:
-            if active:
-                self.accepted[offered if rejected else accepted, accepted] += 1
+        if not readout.num_nodes:
+            self.accepted[0, 0] += sum(readout.active)
+        else:
+            rows = zip(readout.active, readout.offered, readout.accepted, readout.rejected, strict=True)
+            for active, offered, accepted, rejected in rows:
+                if active:
+                    self.accepted[offered if rejected else accepted, accepted] += 1
         self.passes[readout.num_nodes] += 1
         self.committed += sum(readout.committed)
 
