@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -132,7 +132,9 @@ class Sequences:
 
     def row(self, number: int) -> "Sequences":
         """One row; its tensors share the memory of these."""
-        tensors = {name: value[number : number + 1] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors: dict[str, Any] = {
+            name: value[number : number + 1] for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         texts = [self.texts[number]]
         return replace(self, **tensors, texts=texts, longest=len(texts[0]))
 
