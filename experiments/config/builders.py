@@ -425,7 +425,7 @@ def _compiles(cfg: DictConfig, target: Target, *, num_tokens: int) -> bool:
     """Whether to compile rounds, given the number of tokens that each decoder generates."""
     if cfg.engine.compile != "auto":
         return bool(cfg.engine.compile)
-    if cfg.target.get("device_map") or target.model.is_recurrent or target.model.is_sharded:
+    if cfg.target.get("device_map") or target.model.why_no_graphs is not None:
         return False
     return num_tokens >= GRAPHS_PAY_FROM and why_not(target.device) is None
 

@@ -25,7 +25,7 @@ from framework.models.attention_masks import AttentionMasks, Branches
 from framework.models.cache_slots import Slots
 from framework.models.encoder_decoder import ConditionedDecoder, decoder_start, num_decoder_layers
 from framework.models.forward_output import ForwardOutput, LayerHooks, OutputLayerHook, rows_of
-from framework.models.model_support import longest_context, why_unsupported
+from framework.models.model_support import has_dynamic_frequencies, longest_context, why_unsupported
 from framework.models.probe import probe
 from framework.models.recurrent_reading import RecurrentReader
 from framework.models.recurrent_states import RecurrentStates, WithoutPositions, cache_kinds, only_recurrent_layers
@@ -122,20 +122,30 @@ class CachedLM:
         """Whether recurrent layers read a draft in one pass per token, so that speculation cannot pay off."""
         return self.recurrent is not None and self.recurrent.one_by_one
 
-    def refuse_compiling(self) -> None:
-        """Reject a model whose rounds cannot be compiled.
-
-        Raises:
-            ValueError: the model has recurrent layers, processes share it, or it runs with flex attention on a CPU.
-        """
+    @property
+    def why_no_graphs(self) -> str | None:
+        """Reason why rounds of this model cannot be compiled, and the alternatives; None: they can."""
+        name = _name(self.model)
         if self._masks_in_blocks and self.device.type == "cpu":  # inductor finds no kernel (NoValidChoicesError)
-            raise ValueError(
-                "engine.compile is true, and target.attention is 'flex', which PyTorch does not compile for a CPU; "
-                "allowed: false, or target.attention=fused"
+            return (
+                "target.attention is 'flex', which PyTorch does not compile for a CPU; allowed: false, or "
+                "target.attention=fused"
             )
-        self.refuse_recurrent("engine.compile is true", "false")
+        if self.is_recurrent:
+            return f"{name} has recurrent layers; allowed: false"
         if self.is_sharded:
-            raise ValueError("engine.compile is true, and target.tensor_parallel is 'auto'; allowed: false")
+            return "target.tensor_parallel is 'auto'; allowed: false"
+        if has_dynamic_frequencies(self.model):
+            return f"{name} has dynamic rotary positions; allowed: false, or its folder as target.path"
+        return None
+
+    def refuse_compiling(self) -> None:
+        """
+        Raises:
+            ValueError: rounds of this model cannot be compiled (`why_no_graphs`).
+        """
+        if self.why_no_graphs is not None:
+            raise ValueError(f"engine.compile is true, and {self.why_no_graphs}")
 
     def refuse_refilling(self) -> None:
         """Reject a model that cannot read the prompts of single rows.

@@ -1,7 +1,9 @@
 """Models that cannot be served exactly, as far as the config shows it."""
 
 import inspect
+from typing import Any
 
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from framework.models.attention import IMPLEMENTATIONS
@@ -9,6 +11,7 @@ from framework.models.attention_masks import CHUNKED, FULL, SLIDING, layer_kinds
 from framework.models.encoder_decoder import decoder_start
 from framework.models.recurrent_states import BOTH, NOTHING, ONLY_STATES, has_recurrent_layers, only_recurrent_layers
 
+DYNAMIC = "dynamic"  # rotary positions whose frequencies grow with texts beyond the positions of the config
 T5_POSITIONS = 512  # training length of T5 (Raffel et al., 2020), which configs of its family may omit
 
 
@@ -62,3 +65,23 @@ def _ropes(config: PretrainedConfig) -> list[dict]:
     """Settings of rotary positions: one dict for all layers, or one per kind of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
     return [each for each in rope.values() if isinstance(each, dict)] or [rope]
+
+
+def has_dynamic_frequencies(model: PreTrainedModel) -> bool:
+    """Whether rotary positions compute, in every pass, the frequencies for its longest text, which no graph can."""
+    return any(DYNAMIC in _rope_types(module).values() for module in model.modules())
+
+
+def keep_frequencies(model: PreTrainedModel) -> None:
+    """Let dynamic rotary positions keep their frequencies, which are the same up to the positions of the config."""
+    for module in model.modules():
+        types = _rope_types(module)
+        if DYNAMIC in types.values():
+            kept = {key: "default" if each == DYNAMIC else each for key, each in types.items()}
+            module.rope_type = kept if isinstance(module.rope_type, dict) else kept[None]
+
+
+def _rope_types(module: nn.Module) -> dict[Any, str]:
+    """Types of a module's rotary positions by kind of layer; with the key None if all layers have the same type."""
+    types: Any = getattr(module, "rope_type", None) or {}
+    return types if isinstance(types, dict) else {None: types}

@@ -29,7 +29,7 @@ from framework.models.attention import AUTO, CHOICES, OURS, can_change, own_atte
 from framework.models.cached_lm import FEW_TOKENS, CachedLM
 from framework.models.generation_options import active_options, check_generation
 from framework.models.hub import Place, locate
-from framework.models.model_support import longest_context
+from framework.models.model_support import keep_frequencies, longest_context
 from framework.models.target import Target
 from framework.models.tensor_parallel import check_tensor_parallel, sharding, whole
 
@@ -519,6 +519,7 @@ def _load_model(
                 f"the GPUs have no room for {len(elsewhere)} parts of it, {elsewhere[0]} among them; device_map "
                 "needs more GPUs"
             )
+    keep_frequencies(model)
     return model.requires_grad_(False)
 
 

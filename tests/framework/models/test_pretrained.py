@@ -12,11 +12,14 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, A
 from transformers.utils import logging
 
 from framework.conformance.tiny_models import save_tiny, tiny_model, tiny_tokenizer
+from framework.core.sampling import Sampling
+from framework.decoding.autoregressive import Autoregressive
+from framework.decoding.stopping import Stopping
 from framework.models import attention as fused_attention
 from framework.models import hub, pretrained
 from framework.models.cache_slots import Slots
 from framework.models.module_clone import clone
-from framework.models.pretrained import fingerprint, load_draft_model, load_other_model, load_target
+from framework.models.pretrained import as_target, fingerprint, load_draft_model, load_other_model, load_target
 from framework.models.target import Target
 
 GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 128}
@@ -44,6 +47,18 @@ def test_a_target_is_what_was_saved(tmp_path, dtype, attention):
 
 def test_a_shorter_context_can_be_asked_for(tmp_path):
     assert target(save_tiny(tmp_path), context=32).model.context == 32
+
+
+def test_dynamic_rotary_positions_of_a_loaded_model_can_be_compiled(tmp_path, quickly):
+    rope = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}
+    own = tiny_model(**rope)
+    assert "dynamic rotary positions; allowed: false" in as_target(own, tiny_tokenizer()).model.why_no_graphs
+    loaded = target(save_tiny(tmp_path, **rope))
+    assert loaded.model.why_no_graphs is None
+    decoder = Autoregressive(target=loaded, sampling=Sampling(temperature=0), compiled=True)
+    prompt = TOKENS.tolist()[0]
+    expected = own.generate(TOKENS, do_sample=False, max_new_tokens=122, eos_token_id=None)[0, 6:].tolist()
+    assert decoder.generate([prompt], stopping=Stopping(max_new_tokens=122), seeds=[0]).tokens == [expected]
 
 
 def test_auto_is_a_gpu_where_there_is_one(tmp_path):
