@@ -27,7 +27,8 @@ class FixedBuffer:
         size, memory = torch.Size(shape).numel(), self._memory
         if len(memory) < size or memory.dtype != dtype or memory.device != device:
             memory = self._memory = torch.empty(0)  # frees the old memory first, unless a view of it is in use
-            self._memory = torch.empty(size, dtype=dtype, device=device)
+            with torch.inference_mode(False):  # what is made in inference mode cannot be written outside it
+                self._memory = torch.empty(size, dtype=dtype, device=device)
         tensor = self._memory[:size].view(shape)
         if device.type not in UNMARKED:
             # torch._dynamo.mark_static_address, whose import takes seconds

@@ -221,6 +221,13 @@ def test_drafts_that_the_policy_ends_are_drafted_outside():
     assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
 
 
+def test_a_generation_in_inference_mode_may_come_first():
+    eager, graph = engines(one_layer(), "prompt_lookup", DRAWN, Fixed(gamma=2))
+    with torch.inference_mode():
+        assert tokens_of(graph, RAGGED) == tokens_of(eager, RAGGED)
+    assert tokens_of(graph, RAGGED[::-1]) == tokens_of(eager, RAGGED[::-1])
+
+
 def test_end_of_text_and_other_batches(caplog):
     """The same compiled graphs serve new prompts; each batch size has its own, and the log has a line for each."""
     caplog.set_level("INFO", "framework")
