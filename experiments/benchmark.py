@@ -393,6 +393,10 @@ def check_before_loading(cfg: DictConfig) -> None:
     check_peers(cfg)
     if "compiled" in cfg.modes and (reason := why_not(device_named(cfg.device))):
         raise ValueError(f"modes is {cfg.modes!r}, but {reason}; or set modes=[eager]")
+    if "compiled" not in cfg.modes and cfg.target.get("compile_prefill"):
+        raise ValueError(
+            f"target.compile_prefill is true, and modes is {cfg.modes!r}; allowed: false, or modes=[compiled]"
+        )
 
 
 @command("benchmark")

@@ -74,7 +74,7 @@ def count(cfg: DictConfig, formats: list[dict[str, Any]]) -> list[Sent]:
     Raises:
         ValueError, OSError: the message names the yaml key.
     """
-    nodes = check_before_loading(cfg, formats)
+    nodes, compiled = check_before_loading(cfg, formats), compile_is_true(cfg)
     sampling = build_sampling(cfg)
     with status("loading the target"):
         target = build_target(cfg)
@@ -84,7 +84,7 @@ def count(cfg: DictConfig, formats: list[dict[str, Any]]) -> list[Sent]:
         for sent_as, node in zip(formats, nodes, strict=True):
             steps.update(f"decoding with {sent_as}", completed=len(found))
             drafter: Any = check_parts(cfg, {"drafter": node})["drafter"](target=target)
-            engine = build_engine(cfg, drafter, target, sampling, compiled=compile_is_true(cfg))
+            engine = build_engine(cfg, drafter, target, sampling, compiled=compiled)
             alone = engine.each_alone(prompts, stopping=stopping, seed=cfg.seed, detailed=True)
             tallies, ups, downs = zip(*((each, drafter.bytes_up, drafter.bytes_down) for each in alone), strict=True)
             tally, up, down = Tally.total(tallies), sum(ups), sum(downs)

@@ -63,6 +63,7 @@ def draw(cfg: DictConfig) -> Drawn:
     if not isinstance(getattr(source, "rows", None), int):
         raise ValueError(f"prompts.source is {cfg.prompts.source._target_}; allowed: that of prompts=digits")
     factory, sampling = check_parts(cfg, {"drafter": cfg.drafter})["drafter"], build_sampling(cfg)
+    compiled = compile_is_true(cfg)
     with status("loading the models"):
         target = build_target(cfg)
         drafter = factory(target=target)
@@ -70,7 +71,7 @@ def draw(cfg: DictConfig) -> Drawn:
     whole = {text.name: text.text for text in Digits(split=source.split, rows=SIDE).texts()}
     given, seeds = [list(prompt.tokens) for prompt in prompts], [cfg.seed + i for i in range(len(prompts))]
     stopping = build_stopping(cfg, target)
-    decoder = build_engine(cfg, drafter, target, sampling, compiled=compile_is_true(cfg))
+    decoder = build_engine(cfg, drafter, target, sampling, compiled=compiled)
     with status("drawing"):
         plain = Autoregressive(target=target, sampling=sampling).generate(given, stopping=stopping, seeds=seeds)
         speculative = decoder.generate(given, stopping=stopping, seeds=seeds, detailed=True)

@@ -142,6 +142,7 @@ def test_what_is_written(rows, tmp_path):
     [
         ("modes=[fast]", r"modes is \['fast'\]; allowed: a list of eager, compiled, at least one"),
         ("modes=[]", r"modes is \[\]; allowed"),
+        ("modes=[eager] target.compile_prefill=true", r"compile_prefill is true, and modes is \['eager'\]; allowed: f"),
         ("modes=[eager,eager]", r"modes is \['eager', 'eager'\]; allowed: each of eager, compiled at most once"),
         ("temperatures=[0,true]", r"temperatures is \[0, True\]; allowed: a list of numbers >= 0"),
         ("temperatures=[-1]", r"temperatures is \[-1\]; allowed: a list of numbers >= 0"),
@@ -152,7 +153,7 @@ def test_what_is_written(rows, tmp_path):
 )
 def test_wrong_settings_are_named(override, message):
     with pytest.raises(ValueError, match=message):
-        check_before_loading(settings(override))
+        check_before_loading(settings(*override.split()))
 
 
 @pytest.mark.slow
