@@ -13,6 +13,7 @@ from experiments.results.model_names import facts
 from experiments.results.passed_checks import source_version
 from experiments.results.provenance import machine, versions
 from experiments.tracking.tracker import write_json
+from framework import kernels
 from framework.core.drafter import models_of
 from framework.decoding.engine import Engine
 from framework.gamma_policies.round_profile import RoundProfile
@@ -39,7 +40,7 @@ def identity_of(engine: Engine, options: object, *, batch_size: int, gammas: lis
         "batch_size": batch_size,
         "compiled": engine.compiled,
         "machine": machine(target.device),
-        "versions": versions("torch", "transformers", "outrider"),
+        "versions": versions("torch", "transformers", "outrider") | {"kernels": _version_of_kernels()},
         "numbers": [each.name for each in fields(RoundProfile)],
     }
     return json.loads(json.dumps(identity))
@@ -51,6 +52,12 @@ def _code_of(part: object) -> dict[str, str | None]:
     with suppress(OSError, TypeError):  # no file, as in a notebook
         version = source_version(type(part))
     return {"module": type(part).__module__, "class": type(part).__name__, "source": version}
+
+
+def _version_of_kernels() -> str:
+    """16 hex digits that identify the sources of our kernels."""
+    sources = sorted(path for path in Path(kernels.__file__).parent.iterdir() if path.suffix in (".py", ".cpp"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
 def file_of(identity: Identity) -> Path:

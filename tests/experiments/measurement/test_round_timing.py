@@ -121,6 +121,7 @@ def changed(what: str) -> tuple[Engine, Batch, object]:
         "threads": (engine(), BATCH, OPTIONS),
         "version": (engine(), BATCH, OPTIONS),
         "source": (engine(), BATCH, OPTIONS),
+        "kernels": (engine(), BATCH, OPTIONS),
         "machine": (engine(), BATCH, OPTIONS),
     }[what]
 
@@ -129,7 +130,7 @@ def changed(what: str) -> tuple[Engine, Batch, object]:
 @pytest.mark.parametrize(
     "what",
     ["target", "drafter", "options", "batch size", "temperature", "candidates", "threads", "version", "source",
-     "machine"],
+     "kernels", "machine"],
 )  # fmt: skip
 def test_another_pair_setting_or_machine_does_not_use_it(what: str, monkeypatch) -> None:
     built = engine()
@@ -142,6 +143,8 @@ def test_another_pair_setting_or_machine_does_not_use_it(what: str, monkeypatch)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     elif what == "source":
         monkeypatch.setattr(round_profiles, "source_version", lambda part: "edited")
+    elif what == "kernels":
+        monkeypatch.setattr(round_profiles, "_version_of_kernels", lambda: "edited")
     elif what == "version":
         monkeypatch.setattr(round_profiles, "versions", lambda *names: dict.fromkeys(names, "0"))
     elif what == "machine":
