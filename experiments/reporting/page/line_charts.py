@@ -1,11 +1,11 @@
 """Line charts of the page: alpha by draft position, and quantities over a setting that varies."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.reporting import sweep_charts
 from experiments.reporting.page.points import Point
-from experiments.reporting.plots.picture_style import INK, LINE_STYLES, Look, look_of, styles_by_label
+from experiments.reporting.plots.picture_style import INK, LINE_STYLES, LineLook, Look, looks_by_label
 from experiments.reporting.scale import Scale, Tick
 from experiments.reporting.sweep_charts import Chart, Sweep, charts_of, sweeps_of
 from experiments.results.acceptance import alphas_by_position
@@ -103,7 +103,7 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
     groups = list(dict.fromkeys(point.group for point in shown))
     across = Scale(0.5, deepest + 0.5)
     ticks = [Tick(str(position), across.at(position)) for position in range(1, deepest + 1)]
-    dashes = _dashes((point.drafter, point.label) for point in shown)
+    looks = looks_by_label((point.drafter, point.label) for point in shown)
     panels = []
     for group in groups:
         members = [point for point in shown if point.group == group]
@@ -122,8 +122,8 @@ def alpha_panels(points: Sequence[Point]) -> list[Panel]:
             ]
             overlap = point.metric("alpha/overlap")
             level = None if overlap is None else down.at(overlap)
-            dash = dashes[point.drafter, point.label]
-            lines.append(Line(point.label, point.drafter, point.look, dash, dots, level=level))
+            look = looks[point.drafter, point.label]
+            lines.append(Line(point.label, point.drafter, look, DASHES[look.style], dots, level=level))
         table = [["drafter", *(tick.text for tick in ticks)]]
         for point in members:
             values = [f"{alpha:.3f}" for _, alpha, *_ in found[id(point)]]
@@ -140,14 +140,14 @@ def sweep_views(records: Sequence[Record]) -> list[SweepView]:
 
 
 def _sweep_view(sweep: Sweep, rows: Sequence[Sequence[Chart]]) -> SweepView:
-    dashes = _dashes((line.drafter, line.label) for row in rows for chart in row for line in chart.lines)
-    panels = [[_sweep_panel(sweep, chart, dashes) for chart in row] for row in rows]
+    looks = looks_by_label((line.drafter, line.label) for row in rows for chart in row for line in chart.lines)
+    panels = [[_sweep_panel(sweep, chart, looks) for chart in row] for row in rows]
     lines = [line for row in panels for panel in row for line in panel.lines if line.kind != "theory"]
     legend = {(line.drafter, line.label): line for line in lines}
-    return SweepView(sweep.name, panels, [legend[key] for key in dashes if key in legend])
+    return SweepView(sweep.name, panels, [legend[key] for key in looks if key in legend])
 
 
-def _sweep_panel(sweep: Sweep, chart: Chart, dashes: dict[tuple[str, str], str]) -> Panel:
+def _sweep_panel(sweep: Sweep, chart: Chart, looks: dict[tuple[str, str], LineLook]) -> Panel:
     across, down = sweep.scale, Scale(0, chart.top, BOTTOM, TOP)
     ticks = [Tick(f"{value:g}", across.at(value)) for value in sweep.ticks()]
     title = f"{chart.quantity}, {chart.title}".removesuffix(", ")
@@ -158,14 +158,14 @@ def _sweep_panel(sweep: Sweep, chart: Chart, dashes: dict[tuple[str, str], str])
         description=f"Line chart, {title}: {chart.quantity} at {span}",
         x_ticks=ticks,
         y_ticks=down.ticks(5),
-        lines=[_sweep_line(line, chart, sweep.name, across, down, dashes) for line in chart.lines],
+        lines=[_sweep_line(line, chart, sweep.name, across, down, looks) for line in chart.lines],
         table=_sweep_table(sweep, chart),
         one=down.at(1) if chart.is_speedup else None,
     )
 
 
 def _sweep_line(
-    line: sweep_charts.Line, chart: Chart, name: str, across: Scale, down: Scale, dashes: dict[tuple[str, str], str]
+    line: sweep_charts.Line, chart: Chart, name: str, across: Scale, down: Scale, looks: dict[tuple[str, str], LineLook]
 ) -> Line:
     quantity = chart.quantity
     if line.kind == "theory":
@@ -182,11 +182,12 @@ def _sweep_line(
         crossing = Dot(across.at(line.break_even), down.at(1), text)
     upper = [(across.at(x), down.at(high)) for x, _, high in line.band]
     lower = [(across.at(x), down.at(low)) for x, low, _ in reversed(line.band)]
+    look = looks[line.drafter, line.label]
     return Line(
         label=line.label,
         drafter=line.drafter,
-        look=look_of(line.drafter) if line.drafter else PLAIN,
-        dash="" if line.kind == "theory" else dashes[line.drafter, line.label],
+        look=look if line.drafter else PLAIN,
+        dash="" if line.kind == "theory" else DASHES[look.style],
         dots=dots,
         kind=line.kind,
         crossing=crossing,
@@ -204,8 +205,3 @@ def _sweep_table(sweep: Sweep, chart: Chart) -> list[list[str]]:
         end = ["–" if line.break_even is None else f"{line.break_even:.3g}"] if ends else []
         table.append([line.label, *(known.get(x, "–") for x in sweep.values), *end])
     return table
-
-
-def _dashes(labels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Dash pattern by drafter and label, equal in all panels."""
-    return {key: DASHES[style] for key, style in styles_by_label(labels).items()}

@@ -4,11 +4,14 @@ import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -26,6 +29,7 @@ DRAFTERS = (
 )  # fmt: skip
 LineStyle = Literal["-", "--", "-.", ":"]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
+LIGHTEST, DARKEST = 0.6, 0.6  # shares of white and black in the shades of a colour
 INK, GREY, FAINT = "#333333", "#999999", "#DDDDDD"
 WIDTH = 10.0  # inches
 LEGEND_SIZE = 9  # points
@@ -56,19 +60,39 @@ def look_of(drafter: str) -> Look:
     return Look(DRAFTER_COLOURS[column], list(MARKERS)[row])
 
 
-def styles_by_label(labels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LineStyle]:
-    """Line styles by drafter and label: lines of one drafter share its colour and differ in style."""
-    styles: dict[tuple[str, str], LineStyle] = {}
-    for drafter, label in sorted(set(labels), key=lambda key: (key[0], counted(key[1]))):
-        number = sum(known == drafter for known, _ in styles)
-        styles[drafter, label] = LINE_STYLES[number % len(LINE_STYLES)]
-    return styles
+@dataclass(frozen=True)
+class LineLook(Look):
+    """Look of one line of a drafter."""
+
+    style: LineStyle
 
 
-def line_of(drafter: str, label: str, style: LineStyle) -> Line2D:
-    """The legend entry of a drafter's line."""
-    look = look_of(drafter)
-    return Line2D([], [], color=look.colour, marker=look.marker, linestyle=style, markersize=5, label=label)
+def looks_by_label(labels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LineLook]:
+    """Looks of lines by drafter and label.
+
+    Lines of one drafter differ in style, and every four of them in shade.
+    """
+    looks: dict[tuple[str, str], LineLook] = {}
+    ordered = sorted(set(labels), key=lambda key: (key[0], counted(key[1])))
+    for drafter, keys in groupby(ordered, key=itemgetter(0)):
+        lines, look = list(keys), look_of(drafter)
+        rows = [lines[first : first + len(LINE_STYLES)] for first in range(0, len(lines), len(LINE_STYLES))]
+        for shade, row in zip(_shades(look.colour, len(rows)), rows, strict=True):
+            looks |= {key: LineLook(shade, look.shape, style) for key, style in zip(row, LINE_STYLES, strict=False)}
+    return looks
+
+
+def _shades(colour: str, number: int) -> list[str]:
+    """Shades of a colour, from light to dark; the colour itself if one is needed."""
+    if number == 1:
+        return [colour]
+    own, places = np.array(to_rgb(colour)), np.linspace(-LIGHTEST, DARKEST, number)
+    return [to_hex(own * (1 - place) if place > 0 else own - (1 - own) * place) for place in places]
+
+
+def line_of(label: str, look: LineLook) -> Line2D:
+    """The legend entry of a line."""
+    return Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.style, markersize=5, label=label)
 
 
 def clear_frame(ax: Axes, measured: Literal["x", "y", "both"]) -> None:

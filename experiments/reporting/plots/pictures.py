@@ -16,12 +16,12 @@ from experiments.reporting.plots.picture_style import (
     INK,
     LONGEST_LABEL,
     WIDTH,
-    LineStyle,
+    LineLook,
     clear_frame,
     line_of,
     look_of,
+    looks_by_label,
     place_legend,
-    styles_by_label,
 )
 from experiments.reporting.plots.sweep_pictures import draw_sweeps
 from experiments.results.acceptance import alphas_by_position
@@ -117,11 +117,11 @@ def _draw_alpha_by_position(groups: Iterable[Group]) -> Figure | None:
     figure.suptitle("Acceptance rate of tested tokens by position in the draft")
     grid = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     deepest = max(len(alphas_by_position(record)) for _, rows in panels for _, record in rows)
-    styles = styles_by_label((_drafter(record), label) for _, rows in panels for label, record in rows)
+    looks = looks_by_label((_drafter(record), label) for _, rows in panels for label, record in rows)
     for ax, (title, rows) in zip(grid, panels, strict=False):
         for index, (label, record) in enumerate(rows):
             aside = 0.3 * ((index + 0.5) / len(rows) - 0.5)  # keeps intervals from overlapping
-            _draw_alphas(ax, record, aside, styles[_drafter(record), label])
+            _draw_alphas(ax, record, aside, looks[_drafter(record), label])
         ax.set(title=title, xlim=(0.5, deepest + 0.5), ylim=(0, 1), xlabel="position in the draft")
         ax.title.set_fontsize(10)
         ax.set_xticks(range(1, deepest + 1, math.ceil(deepest / 12)))
@@ -129,19 +129,18 @@ def _draw_alpha_by_position(groups: Iterable[Group]) -> Figure | None:
     for ax in grid[len(panels) :]:
         ax.set_visible(False)
     grid[0].set_ylabel("accepted ÷ tested, 95% interval")
-    handles = [line_of(drafter, label, style) for (drafter, label), style in styles.items()]
+    handles = [line_of(label, look) for (_, label), look in looks.items()]
     mean = Line2D([], [], color=INK, linewidth=1, linestyle=(0, (1, 3)), label="α overlap, all positions")
     place_legend(figure, [*handles, mean])
     return figure
 
 
-def _draw_alphas(ax: Axes, record: Record, aside: float, style: LineStyle) -> None:
-    look = look_of(_drafter(record))
+def _draw_alphas(ax: Axes, record: Record, aside: float, look: LineLook) -> None:
     colour = look.colour
     positions, alphas, lows, highs = zip(*alphas_by_position(record), strict=True)
     at = [position + aside for position in positions]
     ax.vlines(at, lows, highs, color=colour, linewidth=1.2, alpha=0.6)
-    ax.plot(at, alphas, color=colour, linestyle=style, marker=look.marker, markersize=5)
+    ax.plot(at, alphas, color=colour, linestyle=look.style, marker=look.marker, markersize=5)
     if (overlap := record.metrics.get("alpha/overlap")) is not None:
         ax.axhline(overlap, color=colour, linewidth=1, linestyle=(0, (1, 3)))
 

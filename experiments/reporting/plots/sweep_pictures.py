@@ -13,8 +13,8 @@ from experiments.reporting.plots.picture_style import (
     WIDTH,
     clear_frame,
     line_of,
+    looks_by_label,
     place_legend,
-    styles_by_label,
 )
 from experiments.reporting.sweep_charts import Chart, Line, Sweep, charts_of, sweeps_of
 from experiments.results.record import Record
@@ -59,8 +59,8 @@ def _draw_sweep(sweep: Sweep, rows: Sequence[Sequence[Chart]]) -> Figure:
 def _marks(rows: Sequence[Sequence[Chart]]) -> Marks:
     """Legend entries of the measured lines."""
     lines = [line for charts in rows for chart in charts for line in chart.lines if line.kind == "measured"]
-    styles = styles_by_label((line.drafter, line.label) for line in lines)
-    return {(drafter, label): line_of(drafter, label, style) for (drafter, label), style in styles.items()}
+    looks = looks_by_label((line.drafter, line.label) for line in lines)
+    return {(drafter, label): line_of(label, look) for (drafter, label), look in looks.items()}
 
 
 def _draw_chart(ax: Axes, chart: Chart, sweep: Sweep, marks: Marks) -> None:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, DRAFTERS, look_of
+from experiments.reporting.plots.picture_style import DRAFTER_COLOURS, DRAFTERS, look_of, looks_by_label
 from experiments.reporting.plots.pictures import figures_of, number_side
 from experiments.results.record import Record
 from tests.experiments.reporting import test_gamma_picture
@@ -32,6 +32,13 @@ def test_a_drafter_of_another_package_is_not_taken_for_one_of_these() -> None:
     others = {look_of(f"theirs_{number}") for number in range(400)}
     assert not ours & others
     assert len(others) == 8 * 6 - len(DRAFTERS)
+
+
+def test_lines_of_a_drafter_can_be_told_apart() -> None:
+    looks = looks_by_label([("ngram", f"γ={gamma}") for gamma in range(15)] + [("medusa", "greedy")])
+    assert len(set(looks.values())) == 16
+    few = looks_by_label([("ngram", f"γ={gamma}") for gamma in range(4)])
+    assert {look.colour for look in few.values()} == {look_of("ngram").colour}
 
 
 def texts_of(figure: Figure) -> list[tuple[str, Bbox]]:
