@@ -26,11 +26,11 @@ from experiments.measurement.resource_cache import ResourceCache
 from experiments.results.model_names import facts
 from experiments.tracking.tracker import Mirror, Point
 from framework.core.draft import SamplingScheme, Shape
-from framework.core.drafter import Drafter, compiles, models_of, most_nodes
+from framework.core.drafter import Drafter, models_of, most_nodes
 from framework.core.option_error import OptionError, options_under
 from framework.core.sampling import Sampling
 from framework.core.validation import check_number, check_whole
-from framework.decoding.engine import Engine
+from framework.decoding.engine import Engine, why_no_graphs
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.gamma_policy import GammaPolicy
 from framework.kernels.compiled_graphs import why_not
@@ -437,7 +437,7 @@ def build_engine(cfg: DictConfig, drafter: Drafter, target: Target, sampling: Sa
         ValueError: the parts are incompatible.
     """
     gamma_policy: GammaPolicy = build(cfg.gamma)
-    compiled = compiled and not (cfg.engine.compile == "auto" and not compiles(drafter))
+    compiled = compiled and not (cfg.engine.compile == "auto" and why_no_graphs(drafter))
     check_tree(drafter, gamma_policy.max_gamma, target.model.context)
     return Engine(
         target=target,

@@ -1,5 +1,7 @@
 """State that compiled rounds update in place: a CUDA graph reads and writes at fixed addresses."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ class FixedBuffer:
     """
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0)
+        self._memory = _new_memory(0)
 
     def zeros(self, shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A tensor of zeros at the beginning of the memory; it overwrites earlier ones."""
@@ -26,14 +28,18 @@ class FixedBuffer:
     def _placed(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         size, memory = torch.Size(shape).numel(), self._memory
         if len(memory) < size or memory.dtype != dtype or memory.device != device:
-            memory = self._memory = torch.empty(0)  # frees the old memory first, unless a view of it is in use
-            with torch.inference_mode(False):  # what is made in inference mode cannot be written outside it
-                self._memory = torch.empty(size, dtype=dtype, device=device)
+            memory = self._memory = _new_memory(0)  # frees the old memory first, unless a view of it is in use
+            self._memory = _new_memory(size, dtype=dtype, device=device)
         tensor = self._memory[:size].view(shape)
         if device.type not in UNMARKED:
             # torch._dynamo.mark_static_address, whose import takes seconds
             tensor._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
         return tensor
+
+
+def _new_memory(size: int, **options: Any) -> Tensor:
+    with torch.inference_mode(False):  # a tensor made in inference mode cannot be written outside it
+        return torch.empty(size, **options)
 
 
 class FixedBuffers:

@@ -131,7 +131,7 @@ class Sequences:
         return *state, [list(text) for text in self.texts]
 
     def row(self, number: int) -> "Sequences":
-        """One row; its tensors share the memory of these."""
+        """One row, whose tensors share memory with these."""
         tensors: dict[str, Any] = {
             name: value[number : number + 1] for name, value in vars(self).items() if isinstance(value, Tensor)
         }

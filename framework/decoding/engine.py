@@ -15,6 +15,7 @@ from framework.core.drafter import (
     hidden_layers_of,
     is_refillable,
     learns,
+    models_of,
     most_nodes,
 )
 from framework.core.sampling import Sampling
@@ -30,9 +31,25 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors
 from framework.metrics.stopwatch import Stopwatch
 from framework.metrics.tally import Tally
+from framework.models.model_support import has_dynamic_frequencies
 from framework.models.target import Target
 from framework.verifiers.default_verifier import default_verifier
 from framework.verifiers.verifier import Verifier
+
+
+def why_no_graphs(drafter: Drafter) -> str | None:
+    """Reason why rounds with a drafter cannot be compiled, and the alternatives; None: they can."""
+    name = type(drafter).__name__
+    if not compiles(drafter) and drafts_on_host(drafter):
+        return f"{name} drafts trees on the host; allowed: false"
+    if not compiles(drafter):
+        return (
+            f"{name} learns while it drafts; allowed: false, since a compiled graph keeps the weights it was compiled "
+            "with"
+        )
+    if any(map(has_dynamic_frequencies, models_of(drafter))):
+        return f"a model of {name} has dynamic rotary positions; allowed: false"
+    return None
 
 
 class Engine:
@@ -55,17 +72,14 @@ class Engine:
                 minute.
 
         Raises:
-            ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter that learns or
-                drafts trees on the host, a target with recurrent layers is given with `compiled` or a drafter of trees,
+            ValueError: the verifier cannot verify this drafter's drafts, `compiled` is set for a drafter without
+                graphs (`why_no_graphs`), a target with recurrent layers is given with `compiled` or a drafter of trees,
                 or a sharded one with `compiled`, or the drafter reads hidden layers that the target lacks.
         """
         verifier = verifier or default_verifier(drafter.scheme, drafter.shape)
         verifier.check(drafter.scheme, drafter.shape)
-        if compiled and not compiles(drafter):
-            fault, since = "learns while it drafts", ", since a compiled graph keeps the weights it was compiled with"
-            if drafts_on_host(drafter):
-                fault, since = "drafts trees on the host", ""
-            raise ValueError(f"engine.compile is true, and {type(drafter).__name__} {fault}; allowed: false{since}")
+        if compiled and (fault := why_no_graphs(drafter)):
+            raise ValueError(f"engine.compile is true, and {fault}")
         if drafter.shape is not Shape.CHAIN:
             target.model.refuse_recurrent(
                 f"{type(drafter).__name__} drafts trees",

@@ -86,7 +86,8 @@ class Compiled:
         Args:
             shape: shapes of all tensors, or values that determine them.
             arguments: tensors, and objects that hold them. The Python numbers among them are guarded: another number
-                compiles another graph, unless it is `Varying`.
+                compiles another graph, unless it is `Varying`. Numbers of modules and classes, and defaults of keyword
+                arguments, are constants.
         """
         if shape in self._graphs:
             return self._graphs[shape](*arguments)
@@ -210,7 +211,7 @@ BACKENDS: dict[str, Any] = {"cpu": _on_cpu, "cuda": _on_gpu}
 
 
 def _numbers_only(guards: Sequence[Any]) -> list[bool]:
-    """Select the guards to check before a graph is reused: those on numbers, except of modules, classes and defaults.
+    """Select the guards to check before a graph is reused: those on numbers, but no constants (`Compiled`).
 
     Checking every tensor of a model would take as long as its forward pass.
     """

@@ -51,7 +51,7 @@ struct Attention {
   const Sum* sinks;  // [heads], or null
   int64_t num_tokens, num_shared, num_slots, size, value_size;  // num_shared: query heads for each key-value head
   Sum scale, softcap;                                           // softcap 0: none
-  static constexpr Sum EXCLUDED = std::numeric_limits<Sum>::lowest() / 2;  // masks add this or less to excluded scores
+  static constexpr Sum EXCLUDED = std::numeric_limits<Sum>::lowest() / 2;  // masks add this or less, those in float16 more
 
   static Vector load(const Number* from) {
     if constexpr (std::is_same_v<Number, Sum>) {
@@ -250,8 +250,8 @@ struct Attention {
     return {first - added, last - added};
   }
 
-  // The same problem without the slots before the first and after the last that any of the rows sees. Sums stay equal,
-  // since the weights of the others are zero, and slots keep their places in vectors.
+  // The same problem without the slots before the first and after the last one that any row sees. Sums stay equal, since
+  // the weights of these slots are zero, and the others keep their places in vectors.
   Attention over_seen_slots(const Rows& rows) const {
     int64_t first = num_slots, last = 0;
     const int64_t num_masks = mask.head == 0 ? std::min(num_tokens, rows.num_rows) : rows.num_rows;
@@ -301,7 +301,7 @@ struct Attention {
     const int64_t parts = std::min((threads + problems - 1) / problems, (num_rows + 1) / 2);
     const int64_t length = (num_rows + parts - 1) / parts;
     const int64_t units = problems * parts;
-    // Every thread has heads of all sequences, which may be of different lengths.
+    // Threads get heads of several sequences, whose lengths may differ.
     at::parallel_for(0, units, (units + threads - 1) / threads, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t problem = unit / parts, first = unit % parts * length;

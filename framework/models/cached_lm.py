@@ -136,13 +136,14 @@ class CachedLM:
         if self.is_sharded:
             return "target.tensor_parallel is 'auto'; allowed: false"
         if has_dynamic_frequencies(self.model):
-            return f"{name} has dynamic rotary positions; allowed: false, or its folder as target.path"
+            return f"{name} has dynamic rotary positions; allowed: false, or save it, and load its folder (target.path)"
         return None
 
     def refuse_compiling(self) -> None:
-        """
+        """Reject a model whose rounds cannot be compiled.
+
         Raises:
-            ValueError: rounds of this model cannot be compiled (`why_no_graphs`).
+            ValueError: there is a reason against it (`why_no_graphs`).
         """
         if self.why_no_graphs is not None:
             raise ValueError(f"engine.compile is true, and {self.why_no_graphs}")
@@ -219,8 +220,8 @@ class CachedLM:
         Returns:
             the pass, with the logits [R, 1, V] of the next token.
         """
-        if 1 < len(rows) < self._slots.num_rows and self._has_prefill_graph(sequences):
-            # One after the other by the graph for one row; any number of rows would need a graph of its own.
+        if len(rows) > 1 and self._has_prefill_graph(sequences):
+            # One after the other by the graph for one row; each number of rows would need its own graph.
             return ForwardOutput.stacked(
                 [self.read_rows(sequences.row(place), [row], layers) for place, row in enumerate(rows)]
             )

@@ -35,7 +35,7 @@ class ForwardOutput:
 
     @classmethod
     def stacked(cls, outputs: Sequence["ForwardOutput"]) -> "ForwardOutput":
-        """Passes over different rows, all with keep, as one; states beyond the tokens of a pass are zeros."""
+        """One pass made of passes over different rows, each with keep; states beyond a pass's tokens are zeros."""
         logits, keep = (torch.cat([getattr(each, name) for each in outputs]) for name in ("logits", "keep"))
         states = [_stacked(same) for same in zip(*(each.by_token for each in outputs), strict=True)]
         return cls(logits, *states, keep=keep)

@@ -67,14 +67,17 @@ def _ropes(config: PretrainedConfig) -> list[dict]:
     return [each for each in rope.values() if isinstance(each, dict)] or [rope]
 
 
-def has_dynamic_frequencies(model: PreTrainedModel) -> bool:
-    """Whether rotary positions compute, in every pass, the frequencies for its longest text, which no graph can."""
+def has_dynamic_frequencies(model: nn.Module) -> bool:
+    """Whether frequencies of rotary positions depend on the longest text of a pass."""
     return any(DYNAMIC in _rope_types(module).values() for module in model.modules())
 
 
 def keep_frequencies(model: PreTrainedModel) -> None:
-    """Let dynamic rotary positions keep their frequencies, which are the same up to the positions of the config."""
-    for module in model.modules():
+    """Let dynamic rotary positions of a decoder keep their frequencies, which are the same within its context.
+
+    The sources of an encoder may be longer than that, so it is left as it is.
+    """
+    for module in model.get_decoder().modules():
         types = _rope_types(module)
         if DYNAMIC in types.values():
             kept = {key: "default" if each == DYNAMIC else each for key, each in types.items()}

@@ -41,6 +41,7 @@ def test_fewer_bits_are_fewer_bytes_and_a_row_each(tmp_path, monkeypatch, capsys
     ("links.wifi.megabits_per_second=inf", "links.wifi.megabits_per_second is inf; allowed: a number > 0"),
     ("gamma.gamma=0", "gamma.gamma is 0, which sends nothing"),
     ("max_new_tokens=0", "max_new_tokens is 0; allowed: "),
+    ("target.compile_prefill=true", "target.compile_prefill is true, and engine.compile is false; allowed: "),
 ])  # fmt: skip
 def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch, capsys, wrong, says):
     monkeypatch.setattr(compare_links, "build_target", lambda cfg: pytest.fail("a model was loaded"))

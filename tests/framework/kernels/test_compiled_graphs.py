@@ -43,6 +43,25 @@ def test_a_number_that_varies_needs_no_other_graph(monkeypatch):
     assert graph(4, torch.zeros(4), compiled_graphs.Varying(3)).tolist() == [1.0] * 3
 
 
+def test_numbers_of_objects_are_guarded_those_of_classes_and_defaults_are_constants():
+    class Line:
+        slope = 2
+
+        def __init__(self) -> None:
+            self.offset = 1
+
+        def at(self, tensor: torch.Tensor, *, times: int = 3) -> torch.Tensor:
+            return (tensor * self.slope + self.offset) * times
+
+    graph = compiled_graphs.Compiled(lambda tensor, line: line.at(tensor), torch.device("cpu"), name="a line")
+    line = Line()
+    assert graph(1, torch.ones(1), line).tolist() == [9.0]
+    guards = str(graph._graphs[1]._traces[0].guards)
+    assert "L['line'].offset" in guards and "type(" not in guards and "__kwdefaults__" not in guards
+    line.offset = 2
+    assert graph(1, torch.ones(1), line).tolist() == [12.0]
+
+
 def test_a_failed_compilation_leaves_no_graph():
     def broken(tensor):
         raise NotImplementedError

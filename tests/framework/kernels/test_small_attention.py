@@ -69,6 +69,37 @@ def test_slots_around_those_that_a_row_sees_are_not_read(excluded):
     assert torch.equal(got, expected)
 
 
+def test_skipped_slots_change_no_sum():
+    """Beside a token that sees the first and the last slot nothing is skipped, and the other token's sums are equal."""
+    query, key, value = drawn(1, 4, 1, 32, seed=0), drawn(1, 2, 300, 32, seed=1), drawn(1, 2, 300, 32, seed=2)
+    for first, last in ((37, 290), (5, 130), (199, 300), (250, 262)):
+        mask = torch.full((1, 1, 2, 300), -torch.inf)
+        mask[..., 0, first:last] = mask[..., 1, 0] = mask[..., 1, -1] = 0
+        beside = attend(query.expand(1, 4, 2, 32), key, value, **PLAIN | {"mask": mask})
+        alone = attend(query, key, value, **PLAIN | {"mask": mask[:, :, :1]})
+        assert torch.equal(alone[:, 0], beside[:, 0])
+
+
+def test_heads_may_see_different_slots():
+    query, key, value = drawn(1, 4, 1, 32, seed=0), drawn(1, 2, 200, 32, seed=1), drawn(1, 2, 200, 32, seed=2)
+    mask = torch.full((1, 4, 1, 200), -torch.inf)
+    for head, (first, last) in enumerate([(150, 200), (0, 20), (30, 40), (100, 101)]):
+        mask[:, head, :, first:last] = 0
+    got = attend(query, key, value, **PLAIN | {"mask": mask})
+    for head in range(4):
+        one = [each[:, head // 2 : head // 2 + 1] for each in (key, value)]
+        alone = attend(query[:, head : head + 1], *one, **PLAIN | {"mask": mask[:, head : head + 1]})
+        assert torch.equal(got[:, :, head], alone[:, :, 0])
+
+
+def test_a_row_that_sees_nothing_takes_the_mean_of_all_values():
+    query, key, value = drawn(2, 2, 1, 16, seed=0), drawn(2, 1, 70, 16, seed=1), drawn(2, 1, 70, 16, seed=2)
+    mask = torch.full((2, 1, 1, 70), torch.finfo(torch.float32).min)
+    mask[1, ..., 20:30] = 0
+    got = attend(query, key, value, **PLAIN | {"mask": mask})
+    torch.testing.assert_close(got[0, 0], value[0].mean(1).expand(2, -1))
+
+
 def test_a_mask_for_all_slots_at_once_is_broadcast():
     query, key, value = drawn(2, 4, 3, 16, seed=0), drawn(2, 2, 20, 16, seed=1), drawn(2, 2, 20, 16, seed=2)
     mask = drawn(2, 1, 3, 1, seed=3)
