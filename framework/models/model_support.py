@@ -75,8 +75,8 @@ def has_dynamic_frequencies(model: nn.Module) -> bool:
 def keep_frequencies(model: PreTrainedModel) -> None:
     """Let dynamic rotary positions of a decoder keep their frequencies, which are the same within its context.
 
-    Beyond it the model then differs from transformers' own. The sources of an encoder may be longer than the context, so
-    it is left as it is.
+    Beyond it the model then differs from transformers' own. An encoder is left as it is, since its sources may be
+    longer than the context.
     """
     for module in model.get_decoder().modules():
         types = _rope_types(module)
