@@ -20,6 +20,7 @@ from torch.fx.experimental.sym_node import DynamicInt
 from framework.kernels.cpp_operators import direct_call_options
 from framework.kernels.direct_graph import DirectGraph
 from framework.kernels.packed_linear import use_packed_linear
+from framework.kernels.vector_instructions import UNTESTED
 
 # On a CPU these options matter more than compilation itself. Weights are inputs of the machine code, which the
 # compiler's cache on the disk then keeps together with the graph that it was made from, for all models of equal shapes.
@@ -28,7 +29,9 @@ CPU_OPTIONS = {
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP,ATEN",
     "cpp_wrapper": True,
+    "cpp_wrapper_build_separate": True,  # with little optimisation of the calls between kernels: half of the time
     "size_asserts": False,
+    **UNTESTED,
     "realize_opcount_threshold": 8,  # otherwise the rotary embedding of a query is recomputed for every key
 }
 GPU_OPTIONS = {"triton.cudagraphs": True}
