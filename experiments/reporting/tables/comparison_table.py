@@ -168,6 +168,12 @@ GAMMA = Column("γ", _gamma)
 MEASURED = Column("measured\nspeedup", _measured)
 MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
 EXPERTS = Column("experts\ntouched", _metric("experts/touched", 1))
+SERVING = (  # of measurements in which requests arrive
+    Column("good-\nput", _metric("serving/goodput", 2)),
+    Column("pre-\ndicted\ngood-\nput", _metric("serving/predicted/goodput", 2), 5),
+    Column("plain\ngood-\nput", _metric("serving/baseline/goodput", 2)),
+    Column("la-\ntency\np99", _metric("serving/latency_p99", 2), 4),
+)
 COLUMNS = (
     GAMMA,
     GUARANTEE,
@@ -194,13 +200,19 @@ COLUMNS = (
 
 
 def _columns(records: Sequence[Record]) -> list[Column]:
-    """Columns to show: the verifier only if it differs, experts only for targets that have them."""
+    """Columns to show: the verifier only if it differs, experts and requests only where they are measured."""
     verifiers = {record.point.get("verifier") for record in records}
-    return [*([VERIFIER] if len(verifiers) > 1 else []), *COLUMNS, *([EXPERTS] if _of_experts(records) else [])]
+    return [
+        *([VERIFIER] if len(verifiers) > 1 else []),
+        *COLUMNS,
+        *(SERVING if _measure(records, "serving/goodput") else []),
+        *([EXPERTS] if _measure(records, "experts/touched") else []),
+    ]
 
 
-def _of_experts(records: Sequence[Record]) -> bool:
-    return any("experts/touched" in record.metrics for record in records)
+def _measure(records: Sequence[Record], metric: str) -> bool:
+    """Whether any record has the metric."""
+    return any(metric in record.metrics for record in records)
 
 
 def baselines(group: Group) -> list[tuple[str, dict[Column, str]]]:
@@ -309,7 +321,12 @@ def table_notes(records: Sequence[Record]) -> list[str]:
         notes.append(f"{CHECKED}: `check` passed for this version of the drafter; elsewhere, the rule's promise alone.")
     elif not all(map(is_lossy, records)):
         notes.append("guarantee: the rule's promise, for drafters that keep their contract; `check` tests that.")
-    if _of_experts(records):
+    if _measure(records, "serving/goodput"):
+        notes.append(
+            "goodput: requests per second that end within arrivals.latency_bound of their arrival, as predicted from "
+            "the parts of a round, and of plain decoding. latency p99: seconds from arrival to end of all but 1%."
+        )
+    if _measure(records, "experts/touched"):
         notes.append("experts touched: distinct experts per layer in a target pass, mean over layers and passes.")
     return notes
 

@@ -343,6 +343,17 @@ def test_verifiers_get_a_column_where_they_differ() -> None:
     assert "verifier" not in cells(markdown_table(usual()))[0]
 
 
+def test_requests_have_columns_where_they_arrive() -> None:
+    served = {"goodput": 3.25, "predicted/goodput": 3.5, "baseline/goodput": 2.75, "latency_p99": 0.84}
+    record = make_record("ngram", 0, 1.2, **{f"serving/{key}": value for key, value in served.items()})
+    row = cells(markdown_table([record]))[0]
+    columns = ("goodput", "predicted goodput", "plain goodput", "latency p99")
+    assert [row[column] for column in columns] == ["3.25", "3.50", "2.75", "0.84"]
+    text = rendered([record], 80)
+    assert "3.25" in text and max(len(line.rstrip()) for line in text.splitlines()) <= 80 and "…" not in text
+    assert "goodput" not in cells(markdown_table(usual()))[0]
+
+
 # The pictures
 
 
