@@ -20,7 +20,7 @@ from torch.fx.experimental.sym_node import DynamicInt
 from framework.kernels.cpp_operators import direct_call_options
 from framework.kernels.direct_graph import DirectGraph
 from framework.kernels.packed_linear import use_packed_linear
-from framework.kernels.vector_instructions import UNTESTED
+from framework.kernels.vector_instructions import TESTED, vector_instructions
 
 # On a CPU these options matter more than compilation itself. Weights are inputs of the machine code, which the
 # compiler's cache on the disk then keeps together with the graph that it was made from, for all models of equal shapes.
@@ -29,9 +29,9 @@ CPU_OPTIONS = {
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP,ATEN",
     "cpp_wrapper": True,
-    "cpp_wrapper_build_separate": True,  # with little optimisation of the calls between kernels: half of the time
+    "cpp_wrapper_build_separate": True,  # calls between kernels with -O1: a cold start takes three quarters of the time
     "size_asserts": False,
-    **UNTESTED,
+    **TESTED,
     "realize_opcount_threshold": 8,  # otherwise the rotary embedding of a query is recomputed for every key
 }
 GPU_OPTIONS = {"triton.cudagraphs": True}
@@ -187,6 +187,7 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     from torch._inductor.compile_fx import compile_fx  # takes seconds
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
+    vector_instructions()  # tests them, which TESTED takes for granted
     use_packed_linear(graph)
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_without_library_kernels)

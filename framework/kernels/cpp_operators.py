@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import BuildOptionsBase, CppBuilder, CppTorchOptions
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from framework.kernels.vector_instructions import UNTESTED, vector_instructions
+from framework.kernels.vector_instructions import vector_instructions
 
 CALLS_DIRECTLY = sys.platform == "linux"  # other linkers reject symbols that another library defines
 # C functions of the sources by operator, as compiled graphs declare them.
@@ -78,9 +77,7 @@ def source_of(name: str) -> Path:
 
 def _library(name: str) -> Path:
     source = source_of(name)
-    vec_isa = vector_instructions()
-    with inductor.patch(UNTESTED):
-        options = CppTorchOptions(vec_isa=vec_isa, extra_flags=("-ffp-contract=fast",))
+    options = CppTorchOptions(vec_isa=vector_instructions(), extra_flags=("-ffp-contract=fast",))
     folder = Path(cache_dir()) / "outrider"
     command = _builder(source, folder, options).get_command_line()
     key = hashlib.sha256("\0".join([source.read_text(), torch.__version__, command]).encode()).hexdigest()[:16]

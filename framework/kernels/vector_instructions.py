@@ -1,48 +1,58 @@
 """Vector instructions of compiled code on a CPU, as PyTorch chooses them."""
 
 import hashlib
+import platform
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
-from torch._inductor.cpu_vec_isa import VecISA, pick_vec_isa, valid_vec_isa_list
+from torch._inductor.cpu_vec_isa import (
+    VecISA,
+    pick_vec_isa,
+    supported_vec_isa_list,
+    valid_vec_isa_list,
+    x86_isa_checker,
+)
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-UNTESTED = {"cpp.vec_isa_ok": True}  # option of the compiler: all that the processor has can be compiled
+# Option of PyTorch's compiler: every set of instructions in its list has been tested. Elsewhere PyTorch tests a set when
+# it is used.
+TESTED: dict[str, Any] = {"cpp.vec_isa_ok": True} if platform.machine() in ("x86_64", "AMD64") else {}
 
 
 @cache
 def vector_instructions() -> VecISA:
     """Vector instructions that PyTorch's compiler uses.
 
-    PyTorch compiles a test for each set of instructions that the processor has, and loads all of them in every process,
-    which takes a second. The sets that passed are kept on the disk, so that later processes need no test.
+    PyTorch compiles a test for each set of instructions that the processor has, and loads it in every process; all take
+    a second. If all sets pass, a file says so, and later processes leave out the tests that the option governs.
 
     Raises:
         torch._inductor.exc.InvalidCxxCompiler: there is no C++ compiler.
     """
-    passed = _folder() / f"instructions_{_compiler_key()}"
-    with inductor.patch(UNTESTED):
-        present = _names()
-    if not passed.exists() or passed.read_text() != present:
-        valid_vec_isa_list.cache_clear()
-        if _names() == present:
+    if TESTED and inductor.cpp.vec_isa_ok is None:
+        present = _present()
+        passed = _record_of(present)
+        if passed.exists():
+            with inductor.patch(TESTED):
+                valid_vec_isa_list()  # PyTorch keeps the list
+        elif list(map(str, valid_vec_isa_list())) == present:
             passed.parent.mkdir(parents=True, exist_ok=True)
-            passed.write_text(present)
+            passed.touch()
     return pick_vec_isa()
 
 
-def _names() -> str:
-    """Names of the sets of instructions that may be used; PyTorch keeps the list."""
-    return "\n".join(map(str, valid_vec_isa_list()))
+def _present() -> list[str]:
+    """Names of the sets of instructions that the processor has."""
+    flags = x86_isa_checker()
+    return [name for name in map(str, supported_vec_isa_list) if all(flag in flags for flag in name.split())]
 
 
-def _folder() -> Path:
-    return Path(cache_dir()) / "outrider"
-
-
-def _compiler_key() -> str:
-    given = [torch.__version__, get_compiler_version_info(get_cpp_compiler())]
-    return hashlib.sha256("\0".join(given).encode()).hexdigest()[:16]
+def _record_of(present: list[str]) -> Path:
+    """File that exists if these sets have passed with this compiler and PyTorch."""
+    given = [torch.__version__, get_compiler_version_info(get_cpp_compiler()), *present]
+    key = hashlib.sha256("\0".join(given).encode()).hexdigest()[:16]
+    return Path(cache_dir()) / "outrider" / f"vectors_{key}"

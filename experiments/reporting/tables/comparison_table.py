@@ -168,10 +168,10 @@ GAMMA = Column("γ", _gamma)
 MEASURED = Column("measured\nspeedup", _measured)
 MS_PER_TOKEN = Column("ms per\ntoken", _metric("ms_per_token", 2))
 EXPERTS = Column("experts\ntouched", _metric("experts/touched", 1))
-SERVING = (  # of measurements in which requests arrive
+SERVING = (  # only where requests arrive
     Column("good-\nput", _metric("serving/goodput", 2)),
     Column("pre-\ndicted\ngood-\nput", _metric("serving/predicted/goodput", 2), 5),
-    Column("plain\ngood-\nput", _metric("serving/baseline/goodput", 2)),
+    Column("plain\ngood-\nput", _metric("serving/baseline/goodput", 2), 2),
     Column("la-\ntency\np99", _metric("serving/latency_p99", 2), 4),
 )
 COLUMNS = (
@@ -205,12 +205,12 @@ def _columns(records: Sequence[Record]) -> list[Column]:
     return [
         *([VERIFIER] if len(verifiers) > 1 else []),
         *COLUMNS,
-        *(SERVING if _measure(records, "serving/goodput") else []),
-        *([EXPERTS] if _measure(records, "experts/touched") else []),
+        *(SERVING if _any_has(records, "serving/goodput") else []),
+        *([EXPERTS] if _any_has(records, "experts/touched") else []),
     ]
 
 
-def _measure(records: Sequence[Record], metric: str) -> bool:
+def _any_has(records: Sequence[Record], metric: str) -> bool:
     """Whether any record has the metric."""
     return any(metric in record.metrics for record in records)
 
@@ -321,12 +321,12 @@ def table_notes(records: Sequence[Record]) -> list[str]:
         notes.append(f"{CHECKED}: `check` passed for this version of the drafter; elsewhere, the rule's promise alone.")
     elif not all(map(is_lossy, records)):
         notes.append("guarantee: the rule's promise, for drafters that keep their contract; `check` tests that.")
-    if _measure(records, "serving/goodput"):
+    if _any_has(records, "serving/goodput"):
         notes.append(
-            "goodput: requests per second that end within arrivals.latency_bound of their arrival, as predicted from "
-            "the parts of a round, and of plain decoding. latency p99: seconds from arrival to end of all but 1%."
+            "goodput: requests per second that end within arrivals.latency_bound of their arrival; predicted: from the "
+            "parts of a round; plain: of plain decoding. latency p99: seconds within which 99% of the requests end."
         )
-    if _measure(records, "experts/touched"):
+    if _any_has(records, "experts/touched"):
         notes.append("experts touched: distinct experts per layer in a target pass, mean over layers and passes.")
     return notes
 

@@ -345,12 +345,15 @@ def test_verifiers_get_a_column_where_they_differ() -> None:
 
 def test_requests_have_columns_where_they_arrive() -> None:
     served = {"goodput": 3.25, "predicted/goodput": 3.5, "baseline/goodput": 2.75, "latency_p99": 0.84}
-    record = make_record("ngram", 0, 1.2, **{f"serving/{key}": value for key, value in served.items()})
-    row = cells(markdown_table([record]))[0]
+    metrics = {f"serving/{key}": value for key, value in served.items()}
+    record = make_record("online_small_transformer", 0, 1.2, **metrics)
+    table = markdown_table([record])
     columns = ("goodput", "predicted goodput", "plain goodput", "latency p99")
-    assert [row[column] for column in columns] == ["3.25", "3.50", "2.75", "0.84"]
+    assert [cells(table)[0][column] for column in columns] == ["3.25", "3.50", "2.75", "0.84"]
+    assert "goodput: requests per second" in table
     text = rendered([record], 80)
-    assert "3.25" in text and max(len(line.rstrip()) for line in text.splitlines()) <= 80 and "…" not in text
+    assert "3.25" in text and "online_small_transformer" in text and "…" not in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "goodput" not in cells(markdown_table(usual()))[0]
 
 

@@ -1,54 +1,90 @@
+"""PyTorch's tests of vector instructions are run until all pass once, for each compiler and processor."""
+
+import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch._inductor import config as inductor
+from torch._inductor import cpu_vec_isa
+from torch._inductor.cpu_vec_isa import VecAVX512, VecISA, valid_vec_isa_list
 
 from framework.kernels import vector_instructions as module
-from framework.kernels.vector_instructions import vector_instructions
+
+pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="PyTorch tests no list here")
 
 
-class Processor:
-    """Stand-in for PyTorch's list: a processor with two sets of instructions, of which the compiler knows some."""
-
-    def __init__(self, known: list[str]):
-        self.known, self.num_tests, self._list = known, 0, None
-
-    def __call__(self) -> list[str]:
-        if self._list is None:
-            self.num_tests += not inductor.cpp.vec_isa_ok
-            self._list = ["wide", "narrow"] if inductor.cpp.vec_isa_ok else self.known
-        return self._list
-
-    def cache_clear(self) -> None:
-        self._list = None
+def forget() -> None:
+    """Forget the results of tests, as a new process does."""
+    for kept in (valid_vec_isa_list, VecAVX512.__bool__, VecISA._VecISA__bool__impl):
+        kept.cache_clear()
 
 
-def in_new_process(monkeypatch: pytest.MonkeyPatch, known: list[str]) -> Processor:
-    """Choose the instructions of a processor, as a process does that has not chosen any before."""
-    processor = Processor(known)
+class Machine:
+    """A processor and a compiler, with a cache of compiled code that its processes share.
+
+    Attributes:
+        flags: sets of instructions of the processor.
+        fails: part of the names of the sets that the compiler rejects; None: it accepts all.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
+        self.flags: list[str] = ["avx2", "avx512"]
+        self.fails: str | None = None
+        self._tested: list[str] = []
+        for where in (cpu_vec_isa, module):
+            monkeypatch.setattr(where, "x86_isa_checker", lambda: self.flags)
+        monkeypatch.setattr(VecISA, "check_build", self._checks())
+        monkeypatch.setattr(module, "cache_dir", lambda: str(folder))
+
+    def _checks(self) -> object:
+        def check_build(isa: VecISA, code: str) -> bool:
+            if code == VecISA._avx_code:  # the test that the option governs
+                self._tested.append(str(isa))
+            return self.fails is None or self.fails not in str(isa)
+
+        return check_build
+
+    def new_process(self) -> tuple[str, list[str]]:
+        """Instructions that a new process chooses, and the sets that it tests."""
+        forget()
+        self._tested = []
+        return str(module.vector_instructions.__wrapped__()), self._tested
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
     with monkeypatch.context() as patch:
-        patch.setattr(module, "valid_vec_isa_list", processor)
-        patch.setattr(module, "pick_vec_isa", lambda: processor()[0])
-        assert vector_instructions.__wrapped__() == known[0]
-    return processor
+        yield Machine(patch, tmp_path)
+    forget()
 
 
-@pytest.fixture(autouse=True)
-def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "cache_dir", lambda: str(tmp_path))
+def test_instructions_are_tested_in_the_first_process_alone(machine: Machine) -> None:
+    assert machine.new_process() == ("avx512", ["avx512", "avx2"])
+    assert machine.new_process() == ("avx512", [])
 
 
-def test_instructions_are_tested_once_per_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_new_process(monkeypatch, ["wide", "narrow"]).num_tests == 1
-    assert in_new_process(monkeypatch, ["wide", "narrow"]).num_tests == 0
+def test_instructions_that_fail_are_neither_used_nor_recorded(machine: Machine) -> None:
+    machine.fails = "512"
+    assert machine.new_process() == machine.new_process() == ("avx2", ["avx512", "avx2"])
 
 
-def test_instructions_that_fail_are_tested_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_new_process(monkeypatch, ["narrow"]).num_tests == 1
-    assert in_new_process(monkeypatch, ["narrow"]).num_tests == 1
+def test_another_processor_is_tested_anew(machine: Machine) -> None:
+    machine.new_process()
+    machine.flags = ["avx2"]
+    assert machine.new_process() == ("avx2", ["avx2"])
+    machine.flags = ["avx2", "avx512"]
+    assert machine.new_process() == ("avx512", [])
 
 
-def test_another_compiler_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_new_process(monkeypatch, ["wide", "narrow"])
+def test_another_compiler_or_pytorch_is_tested_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.new_process()
     monkeypatch.setattr(module, "get_compiler_version_info", lambda compiler: "version 2")
-    assert in_new_process(monkeypatch, ["wide", "narrow"]).num_tests == 1
+    assert machine.new_process()[1]
+    monkeypatch.setattr(module.torch, "__version__", "3")
+    assert machine.new_process()[1]
+
+
+def test_a_choice_of_the_user_stands(machine: Machine) -> None:
+    machine.new_process()
+    with module.inductor.patch({"cpp.vec_isa_ok": False}):
+        assert machine.new_process()[0] == "INVALID_VEC_ISA"
