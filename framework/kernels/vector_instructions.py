@@ -18,8 +18,8 @@ from torch._inductor.cpu_vec_isa import (
 )
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-# Option of PyTorch's compiler: every set of instructions in its list has been tested. Elsewhere PyTorch tests a set when
-# it is used.
+# Option of PyTorch's compiler: every set of instructions in its list has been tested. Elsewhere PyTorch tests a set at
+# its use.
 TESTED: dict[str, Any] = {"cpp.vec_isa_ok": True} if platform.machine() in ("x86_64", "AMD64") else {}
 
 
