@@ -12,6 +12,7 @@ from framework.models.target import Target
 # Widths of buffers are powers of two between these sizes, and multiples of the step beyond, so that few compiled graphs
 # serve many prompts and a long cache is not twice as long as needed.
 LEAST_WIDTH, MOST_DOUBLED, STEP = 256, 4096, 1024
+LEAST_OF_ONE_ROW = 1024  # compiled, on a CPU, whose passes read filled slots alone; clearing more rows would take time
 
 
 def check_prompts(prompts: Sequence[Prompt], *, vocabulary_size: int, context: int) -> None:
@@ -72,9 +73,11 @@ def prefill(
     in_all = [target.as_prompt(prompt) for prompt in [*prompts, *waiting]]
     check_prompts(in_all, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in in_all)
-    width = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
+    needed = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
+    one_graph = compiled and target.device.type == "cpu" and len(prompts) == 1  # for most texts
+    least = LEAST_OF_ONE_ROW if one_graph else LEAST_WIDTH
     sequences = Sequences.from_prompts(
-        in_all[: len(prompts)], width=buffer_width(width), device=target.device, compiled=compiled
+        in_all[: len(prompts)], width=buffer_width(needed, least), device=target.device, compiled=compiled
     )
     return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences, layers)
 
@@ -107,8 +110,8 @@ def prefill_rows(
     return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows, layers)
 
 
-def buffer_width(needed: int) -> int:
-    """Width of a buffer for at least `needed` tokens per row."""
+def buffer_width(needed: int, least: int) -> int:
+    """Width of a buffer for `needed` tokens per row, at least `least`."""
     if needed > MOST_DOUBLED:
         return -(-needed // STEP) * STEP
-    return max(LEAST_WIDTH, power_of_two(needed))
+    return max(least, power_of_two(needed))

@@ -12,7 +12,7 @@ from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core import fixed_buffer
 from framework.core.sampling import Sampling
-from framework.decoding import autoregressive, compiled_round
+from framework.decoding import autoregressive, compiled_round, prefill
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
@@ -76,6 +76,7 @@ def traced(monkeypatch) -> list[Traced]:
         monkeypatch.setattr(module, "longest_as_input", lambda sequences: sequences.tokens.shape[1])
         monkeypatch.setattr(module, "runs_later", lambda device: True)
     monkeypatch.setattr(compiled_graphs, "packs_weights", lambda device: False)
+    monkeypatch.setattr(prefill, "LEAST_OF_ONE_ROW", prefill.LEAST_WIDTH)
     monkeypatch.setitem(compiled_graphs.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
     return graphs
 
