@@ -12,7 +12,9 @@ from framework.models.target import Target
 # Widths of buffers are powers of two between these sizes, and multiples of the step beyond, so that few compiled graphs
 # serve many prompts and a long cache is not twice as long as needed.
 LEAST_WIDTH, MOST_DOUBLED, STEP = 256, 4096, 1024
-LEAST_OF_ONE_ROW = 1024  # compiled, on a CPU, whose passes read filled slots alone; clearing more rows would take time
+# Least width of a compiled single row on a CPU, so that one graph serves most texts. Its passes read the filled slots
+# alone; more rows would take time to clear.
+LEAST_OF_ONE_ROW = 1024
 
 
 def check_prompts(prompts: Sequence[Prompt], *, vocabulary_size: int, context: int) -> None:
@@ -74,8 +76,8 @@ def prefill(
     check_prompts(in_all, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in in_all)
     needed = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    one_graph = compiled and target.device.type == "cpu" and len(prompts) == 1  # for most texts
-    least = LEAST_OF_ONE_ROW if one_graph else LEAST_WIDTH
+    is_one_row = compiled and target.device.type == "cpu" and len(prompts) == 1
+    least = LEAST_OF_ONE_ROW if is_one_row else LEAST_WIDTH
     sequences = Sequences.from_prompts(
         in_all[: len(prompts)], width=buffer_width(needed, least), device=target.device, compiled=compiled
     )

@@ -187,7 +187,7 @@ def _on_cpu(graph: GraphModule, examples: list[Tensor]) -> Any:
     from torch._inductor.compile_fx import compile_fx  # takes seconds
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-    vector_instructions()  # tests them, which TESTED takes for granted
+    vector_instructions()  # makes and tests the list that TESTED vouches for
     use_packed_linear(graph)
     hooks = get_algorithm_selector_cache().preprocessing_fns
     hooks.append(_without_library_kernels)

@@ -18,8 +18,8 @@ from torch._inductor.cpu_vec_isa import (
 )
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-# Option of PyTorch's compiler: every set of instructions in its list has been tested. Elsewhere PyTorch tests a set at
-# its use.
+# Option of PyTorch's compiler: all sets of instructions in its list have passed their tests. On other architectures it
+# tests a set when it uses it.
 TESTED: dict[str, Any] = {"cpp.vec_isa_ok": True} if platform.machine() in ("x86_64", "AMD64") else {}
 
 
@@ -27,8 +27,8 @@ TESTED: dict[str, Any] = {"cpp.vec_isa_ok": True} if platform.machine() in ("x86
 def vector_instructions() -> VecISA:
     """Vector instructions that PyTorch's compiler uses.
 
-    PyTorch compiles a test for each set of instructions that the processor has, and loads it in every process; all take
-    a second. If all sets pass, a file says so, and later processes leave out the tests that the option governs.
+    PyTorch compiles a test for each set of instructions that the processor has, and loads it again in every process,
+    which takes a second for all sets. Once all pass, a file records it, and later processes leave these tests out.
 
     Raises:
         torch._inductor.exc.InvalidCxxCompiler: there is no C++ compiler.
