@@ -1,9 +1,7 @@
 """Commands: modules of experiments/ that are imported after their arguments are checked, because it takes seconds."""
 
-import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +13,7 @@ from omegaconf import DictConfig
 from experiments.config.cli_errors import announce, announcing, one_line_errors, status
 from experiments.config.command_line import checked_arguments
 from experiments.config.help_text import CONF
+from experiments.config.quick_imports import list_models_once, without_garbage_collection
 from experiments.config.resolvers import register_resolvers
 
 
@@ -52,7 +51,7 @@ def run_command(name: str) -> None:
     task.__module__ = f"experiments.{name}"  # Hydra names the job after it
     register_resolvers()
     given = sys.argv
-    with one_line_errors(interrupted="nothing was kept"):
+    with one_line_errors(interrupted="nothing was kept"), without_garbage_collection():
         sys.argv = [f"python -m experiments.{name}", *checked_arguments(name, given[1:])]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
@@ -70,20 +69,8 @@ def _loaded(name: str) -> Command:
     if not sys.stderr.isatty():
         announce(f"{name}: loading PyTorch and Transformers")
     with status("loading PyTorch and Transformers"), without_garbage_collection():
+        list_models_once()
         return import_module(module).main
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Import modules without garbage collection; later collections skip the objects that exist at the end."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def remove_if_unused(folder: Path) -> None:

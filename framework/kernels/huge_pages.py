@@ -2,6 +2,7 @@
 
 import math
 import mmap
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -12,22 +13,21 @@ CHUNK = 64 * 2**20  # bytes; memory is taken when it is written
 ALIGNMENT = 64  # bytes, a line of the cache
 
 
-def in_huge_pages(tensor: Tensor) -> Tensor:
-    """A contiguous copy of a tensor in huge pages.
-
-    On a system without them: the tensor itself if it is contiguous, else an ordinary copy.
-    """
+def in_huge_pages(tensors: list[Tensor]) -> Tensor:
+    """A contiguous copy of tensors, one below the other, in huge pages; on a system without them, an ordinary one."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return tensor.contiguous()
-    copy = _CHUNKS.room(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
-    return copy.copy_(tensor)
+        return torch.cat(tensors)
+    shape = (sum(map(len, tensors)), *tensors[0].shape[1:])
+    room = _CHUNKS.room(sum(tensor.nbytes for tensor in tensors))
+    copy = room.view(tensors[0].dtype).view(shape)
+    return torch.cat(tensors, out=copy)
 
 
-def zeros_outside_heap(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def zeros_outside_heap(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Zeros in pages that are unmapped with the tensor; on a system without huge pages, ordinary ones."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, dtype=dtype)
-    return _new_chunk(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+        return torch.zeros(*shape, dtype=dtype)
+    return _new_chunk(math.prod(shape) * dtype.itemsize).view(dtype).view(*shape)
 
 
 class _Chunks:

@@ -1,97 +1,126 @@
-"""Matrix products with packed weights, as an operator of compiled graphs on a CPU.
+"""Matrix products with packed weights on a CPU: an operator of compiled graphs, and of the eager passes between them.
 
 A round reads a few rows per pass, so its time is that of reading the weights. `packed_linear.cpp` reads them in one
-stream for up to eight rows, and all graphs of a model share one packed copy.
+stream for up to eight rows, and all passes over a model share one packed copy. When it is made, the pages of the file
+that hold the weight leave memory.
 
 M rows, K inputs, N outputs.
 """
 
-import operator
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.source import LocalSource
 from torch.fx import GraphModule, Node
+from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from framework.kernels import cpp_operators
+from framework.kernels.file_pages import drop_unchanged_pages
 from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
 
 NAME = "packed_linear"
-MOST_ROWS = 256  # a library's product is as fast for more
 MOST_ROWS_OF_BFLOAT16 = 32  # a library may have instructions for matrices (AMX)
 DTYPES = (torch.float32, torch.bfloat16)  # of inputs and outputs; weights may be int8
+LINEAR = torch._C._nn.linear  # torch.nn.functional.linear, in graphs and in eager passes
 
 
-@cache
 def operators() -> Any:
     """The operators packed_linear(x [..., K], packed, N) -> [..., N] and tile() -> outputs of a tile.
 
     Raises:
         torch._inductor.exc.CppCompileError: the compiler rejects the source.
     """
-    ours = cpp_operators.operators(NAME)
+    return cpp_operators.operators(NAME)
+
+
+@cache
+def _declare_shape() -> None:
+    """Tell the compiler the shape of the operator's output."""
     torch.library.register_fake("outrider::packed_linear", lambda x, packed, size: x.new_empty(*x.shape[:-1], size))
-    return ours
 
 
-def pack(*weights: Tensor) -> Tensor:
-    """[tiles, K, tile] from weights [N, K], one below the other; for bfloat16 in pairs, [tiles, K / 2, tile, 2]."""
-    tile = operators().tile()
-    tiles = _in_whole_tiles(weights, tile).unflatten(0, (-1, tile))
-    if tiles.dtype == torch.bfloat16:
-        tiles = tiles.unflatten(2, (-1, 2))
-    return in_huge_pages(tiles.transpose(1, 2))
+def pack(weight: Tensor) -> Tensor:
+    """[tiles, K, tile] from a weight [N, K]; for bfloat16 in pairs, [tiles, K / 2, tile, 2]. Further outputs are 0.
 
-
-def _in_whole_tiles(weights: tuple[Tensor, ...], tile: int) -> Tensor:
-    """[N, K]: weights one below the other, and zeros up to a multiple of the tile.
-
-    A copy lies outside the heap, which would keep most of the memory.
+    The copy lies outside the heap, which would keep most of the memory.
     """
-    size = sum(map(len, weights))
-    if len(weights) == 1 and size % tile == 0:
-        return weights[0]
-    joined = zeros_outside_heap((size + -size % tile, weights[0].shape[1]), weights[0].dtype)
-    torch.cat(weights, out=joined[:size])
-    return joined
-
-
-_PACKED = WeakTensorKeyDictionary()  # by the first of several weights: copies that begin with it
+    tile, depth = operators().tile(), 2 if weight.dtype == torch.bfloat16 else 1
+    pairs = weight.unflatten(1, (-1, depth))
+    whole, rest = divmod(len(weight), tile)
+    packed = zeros_outside_heap((whole + (rest > 0), pairs.shape[1], tile, depth), weight.dtype)
+    packed[:whole] = pairs[: whole * tile].unflatten(0, (whole, tile)).transpose(1, 2)
+    packed[whole:, :, :rest] = pairs[whole * tile :].transpose(0, 1)
+    return packed if depth > 1 else packed.squeeze(-1)
 
 
 class _Copy(NamedTuple):
-    """Packed weights, and the weights and their versions that they were made from."""
+    """A packed weight.
 
-    weights: list[ReferenceType[Tensor]]
-    versions: list[int]
+    Attributes:
+        version: version and address of the weight that it was made from.
+        packed: [tiles, K, tile].
+        joined: the tensor that `packed` is a part of; None: no graph reads it yet.
+    """
+
+    version: tuple[int, int]
     packed: Tensor
-
-    def is_of(self, weights: list[Tensor]) -> bool:
-        """Whether the copy was made from these very weights, whatever their versions."""
-        return len(weights) == len(self.weights) and all(map(operator.is_, weights, (each() for each in self.weights)))
-
-    def is_alive(self) -> bool:
-        """Whether all of its weights still exist."""
-        return all(each() is not None for each in self.weights)
+    joined: Tensor | None
 
 
-def _packed(weights: list[Tensor]) -> Tensor:
-    """The packed copy of weights with the same input, one below the other; made once while they are unchanged."""
-    copies: list[_Copy] = _PACKED.setdefault(weights[0], [])
-    versions = [weight._version for weight in weights]
-    for copy in copies:
-        if copy.is_of(weights) and copy.versions == versions:
-            return copy.packed
-    copies[:] = [copy for copy in copies if copy.is_alive() and not copy.is_of(weights)]
-    packed = pack(*(weight.detach() for weight in weights))
-    copies.append(_Copy([ref(weight) for weight in weights], versions, packed))
-    return packed
+_COPIES = WeakTensorKeyDictionary()  # by weight
+
+
+def _copy(weight: Tensor) -> _Copy:
+    """The packed copy of a weight, made once while the weight is unchanged."""
+    copy: _Copy | None = _COPIES.get(weight)
+    version = weight._version, weight.data_ptr()
+    if copy is None or copy.version != version:
+        copy = _COPIES[weight] = _Copy(version, pack(weight.detach()), None)
+        drop_unchanged_pages(weight)
+    return copy
+
+
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """The packed copies of weights with the same input, one below the other in memory."""
+    copies = [_copy(weight) for weight in weights]
+    joined, parts = copies[0].joined, [copy.packed for copy in copies]
+    if joined is None or not _consists_of(joined, parts):
+        joined = in_huge_pages(parts)
+        for weight, copy, part in zip(weights, copies, joined.split(list(map(len, parts))), strict=True):
+            _COPIES[weight] = _Copy(copy.version, part, joined)
+    return joined
+
+
+def _consists_of(joined: Tensor, parts: list[Tensor]) -> bool:
+    """Whether a tensor consists of these parts in memory, in this order."""
+    sizes = list(map(len, parts))
+    return sum(sizes) == len(joined) and all(
+        piece.data_ptr() == part.data_ptr() for piece, part in zip(joined.split(sizes), parts, strict=True)
+    )
+
+
+class PackedProducts(TorchFunctionMode):
+    """Multiply by packed weights in eager passes, which thereby round as graphs do and need no page of the file.
+
+    Parameters are packed, but no tensors that a pass makes, such as one expert of many.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is LINEAR and not torch.is_grad_enabled() and cpp_operators.is_available(NAME):
+            x, weight, bias = _arguments(args, kwargs)
+            if type(weight) is nn.Parameter and x.device.type == "cpu" and _is_served(x, weight):
+                y = operators().packed_linear(x, _copy(weight).packed, len(weight))
+                return y if bias is None else y + bias
+        return func(*args, **kwargs)
 
 
 class _Product(NamedTuple):
@@ -105,9 +134,10 @@ def use_packed_linear(graph: GraphModule) -> None:
     """Replace products with constant weights in a graph; those with the same input become one product."""
     if not cpp_operators.is_available(NAME):
         return
+    _declare_shape()
     joinable: dict[Any, list[_Product]] = defaultdict(list)  # by input and dtype of the weight
-    for node in graph.graph.find_nodes(op="call_function", target=torch._C._nn.linear):
-        x, weight_node, _ = _arguments(node)
+    for node in graph.graph.find_nodes(op="call_function", target=LINEAR):
+        x, weight_node, _ = _arguments(node.args, node.kwargs)
         weight = _weight(graph, weight_node)
         if weight is not None and _is_served(x.meta["example_value"], weight):
             joinable[x, weight.dtype].append(_Product(node, weight))
@@ -117,9 +147,9 @@ def use_packed_linear(graph: GraphModule) -> None:
     graph.recompile()
 
 
-def _arguments(node: Node) -> tuple[Any, Any, Any]:
-    """Nodes of input, weight and bias of a call of `linear`, whether given by place or by name."""
-    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Input, weight and bias of a call of `linear`, whether given by place or by name."""
+    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
     return given["input"], given["weight"], given.get("bias")
 
 
@@ -137,13 +167,13 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
-    num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length
-    if x.dtype not in DTYPES or (isinstance(num_rows, int) and num_rows > MOST_ROWS):
+    if x.dtype not in DTYPES:
         return False
     if weight.dtype == torch.int8:
         return True
     if weight.dtype != x.dtype or weight.shape[1] % 2:
         return False
+    num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length
     return x.dtype != torch.bfloat16 or (isinstance(num_rows, int) and num_rows <= MOST_ROWS_OF_BFLOAT16)
 
 
@@ -151,20 +181,22 @@ def _replace(graph: GraphModule, products: list[_Product]) -> None:
     """Replace products with one input by slices of one product."""
     nodes: Any = graph.graph
     begin: Any = products[0].node
-    weights = [product.weight for product in products]
+    tile = operators().tile()
+    packed = _joined([product.weight for product in products])
     name = f"packed_{begin.name}"
     # Persistent, since a module keeps the names of other buffers in a set, whose order would enter the compiler's key.
-    graph.register_buffer(name, _packed(weights))
+    graph.register_buffer(name, packed)
     sources: Any = graph._param_name_to_source
     sources[name] = LocalSource(name)
-    size, value = sum(map(len, weights)), begin.meta["example_value"]
+    size = len(packed) * tile if len(products) > 1 else len(products[0].weight)
+    value = begin.meta["example_value"]
     with nodes.inserting_before(begin):
-        arguments = (_arguments(begin)[0], nodes.get_attr(name), size)
-        together = nodes.call_function(operators().packed_linear.default, arguments)
+        x = _arguments(begin.args, begin.kwargs)[0]
+        together = nodes.call_function(operators().packed_linear.default, (x, nodes.get_attr(name), size))
         together.meta["example_value"] = value.new_empty(*value.shape[:-1], size)
     first = 0
     for node, weight in products:
-        bias = _arguments(node)[2]
+        bias = _arguments(node.args, node.kwargs)[2]
         with nodes.inserting_before(node):
             output = together
             if len(products) > 1:
@@ -173,7 +205,7 @@ def _replace(graph: GraphModule, products: list[_Product]) -> None:
             if bias is not None:
                 output = nodes.call_function(torch.add, (output, bias))
                 output.meta = dict(node.meta)
-        first += len(weight)
+        first += len(weight) + -len(weight) % tile
         node.replace_all_uses_with(output)
         nodes.erase_node(node)
 

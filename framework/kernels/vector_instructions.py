@@ -5,11 +5,13 @@ import platform
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
 from torch._inductor.cpu_vec_isa import (
+    VecAVX512,
     VecISA,
     pick_vec_isa,
     supported_vec_isa_list,
@@ -37,9 +39,9 @@ def vector_instructions() -> VecISA:
         present = _present()
         passed = _record_of(present)
         if passed.exists():
-            with inductor.patch(TESTED):
+            with patch.object(VecISA, "check_build", lambda isa, code: True):
                 valid_vec_isa_list()  # PyTorch keeps the list
-        elif list(map(str, valid_vec_isa_list())) == present:
+        elif _all_pass(present):
             passed.parent.mkdir(parents=True, exist_ok=True)
             passed.touch()
     return pick_vec_isa()
@@ -51,8 +53,18 @@ def _present() -> list[str]:
     return [name for name in map(str, supported_vec_isa_list) if all(flag in flags for flag in name.split())]
 
 
+def _all_pass(present: list[str]) -> bool:
+    """Whether these sets and, where the processor has them, instructions for bfloat16 pass PyTorch's tests."""
+    passed = valid_vec_isa_list()
+    bfloat16 = torch.cpu._is_avx512_bf16_supported()
+    return list(map(str, passed)) == present and all(
+        each.is_avx512_bf16_supported() == bfloat16 for each in passed if isinstance(each, VecAVX512)
+    )
+
+
 def _record_of(present: list[str]) -> Path:
     """File that exists if these sets have passed with this compiler and PyTorch."""
-    given = [torch.__version__, get_compiler_version_info(get_cpp_compiler()), *present]
+    bfloat16 = f"bfloat16={torch.cpu._is_avx512_bf16_supported()}"
+    given = [torch.__version__, get_compiler_version_info(get_cpp_compiler()), bfloat16, *present]
     key = hashlib.sha256("\0".join(given).encode()).hexdigest()[:16]
     return Path(cache_dir()) / "outrider" / f"vectors_{key}"

@@ -8,7 +8,7 @@ To roll back, start the next pass at a smaller position: stale slots are overwri
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 from framework.core.cached_property import cached_property
 from framework.core.sequences import Sequences
 from framework.core.tree import Tree
-from framework.kernels.compiled_graphs import Compiled, Varying
+from framework.kernels.compiled_graphs import Compiled, Varying, packs_weights
+from framework.kernels.packed_linear import PackedProducts
 from framework.models.attention import FLEX, attention_of, own_attention, running_with
 from framework.models.attention_masks import AttentionMasks, Branches
 from framework.models.cache_slots import Slots
@@ -198,7 +199,9 @@ class CachedLM:
         """Encode the sources of these sequences once for all later passes; no effect in a decoder-only model."""
         if self.text_start and sequences.source is not None:
             source = sequences.source.clamp(max=self.num_known - 1)
-            self._decoder.read(source, sequences.source_mask, compiled=sequences.compiled and self.compile_prefill)
+            in_graph = sequences.compiled and self.compile_prefill
+            with nullcontext() if in_graph else self._eager(sequences):
+                self._decoder.read(source, sequences.source_mask, compiled=in_graph)
 
     def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
         """Begin with the rows and slots of these sequences, and read their sources and all their tokens.
@@ -232,12 +235,18 @@ class CachedLM:
         """Read all tokens of sequences from the first slot on, in a compiled graph if `compile_prefill` says so."""
         tokens, longest, keep = sequences.tokens, sequences.longest, sequences.lengths - 1
         if not self._has_prefill_graph(sequences):
-            return self._read_first(tokens, longest, keep, layers)
+            with self._eager(sequences):
+                return self._read_first(tokens, longest, keep, layers)
         key = (self._slots.num_rows, self._slots.rows is None, tokens.shape, tuple(layers))
         if not (self._slots.are_made and self._prefill_graph.has(key)):
-            self._read_first(tokens, 1, torch.zeros_like(keep), layers)  # makes the cache and hooks, as no graph can
+            with self._eager(sequences):
+                self._read_first(tokens, 1, torch.zeros_like(keep), layers)  # makes cache and hooks, as no graph can
             self._slots.are_made = True
         return self._prefill_graph(key, tokens, Varying(longest), keep, tuple(layers))
+
+    def _eager(self, sequences: Sequences) -> AbstractContextManager[object]:
+        """Context of an eager pass, whose products are those of the graphs if the decoder runs compiled ones."""
+        return PackedProducts() if sequences.compiled and packs_weights(self.device) else nullcontext()
 
     def _has_prefill_graph(self, sequences: Sequences) -> bool:
         """Whether a graph reads these tokens; an encoder-decoder model has one for sources, its texts being short."""

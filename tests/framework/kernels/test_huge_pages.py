@@ -17,7 +17,7 @@ def test_copies_are_equal_and_apart(monkeypatch):
     monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
     tensors = [torch.randn(size, 3).to(dtype) for size in (1, 7, 40, 900) for dtype in (torch.float32, torch.bfloat16)]
     tensors.append(torch.arange(-9, 9, dtype=torch.int8).view(2, 9))
-    copies = [in_huge_pages(tensor) for tensor in tensors]
+    copies = [in_huge_pages([tensor]) for tensor in tensors]
     for tensor, copy in zip(tensors, copies, strict=True):
         assert copy is not tensor
         assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
@@ -30,7 +30,7 @@ def test_copies_are_equal_and_apart(monkeypatch):
 def test_a_large_copy_is_freed_with_its_tensor(monkeypatch):
     monkeypatch.setattr(huge_pages, "CHUNK", 1000)
     monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
-    in_huge_pages(torch.randn(900))
+    in_huge_pages([torch.randn(900)])
     assert not len(huge_pages._CHUNKS._chunk)
 
 
@@ -43,16 +43,16 @@ def test_a_kernel_that_refuses_the_advice_gives_ordinary_pages(monkeypatch):
     monkeypatch.setattr(huge_pages.mmap, "mmap", Memory)
     monkeypatch.setattr(huge_pages, "_CHUNKS", huge_pages._Chunks())
     tensor = torch.randn(5)
-    copy = in_huge_pages(tensor)
+    copy = in_huge_pages([tensor])
     assert copy is not tensor and torch.equal(copy, tensor)
 
 
-def test_without_huge_pages_a_tensor_stays_as_it_is_or_becomes_contiguous(monkeypatch):
-    monkeypatch.delattr(huge_pages.mmap, "MADV_HUGEPAGE", raising=False)
-    tensor = torch.randn(3, 2)
-    assert in_huge_pages(tensor) is tensor
-    copy = in_huge_pages(tensor.T)
-    assert copy.is_contiguous() and torch.equal(copy, tensor.T)
+@pytest.mark.parametrize("has_huge_pages", [True, False])
+def test_copies_lie_one_below_the_other(monkeypatch, has_huge_pages):
+    if not has_huge_pages:
+        monkeypatch.delattr(huge_pages.mmap, "MADV_HUGEPAGE", raising=False)
+    tensors = [torch.randn(3, 2), torch.randn(2, 5).T]
+    assert torch.equal(in_huge_pages(tensors), torch.cat(tensors))
     assert torch.equal(zeros_outside_heap((3, 2), torch.int8), torch.zeros(3, 2, dtype=torch.int8))
 
 

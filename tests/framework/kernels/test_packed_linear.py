@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from framework.kernels import cpp_operators
 from framework.kernels.compiled_graphs import why_not
 from framework.kernels.int8_linear import Int8Linear
-from framework.kernels.packed_linear import _PACKED, MOST_ROWS, _packed, operators, pack, use_packed_linear
+from framework.kernels.packed_linear import _COPIES, PackedProducts, _copy, _joined, operators, pack, use_packed_linear
 
 pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}  # of the largest output; bfloat16 outputs have 8 bits
@@ -81,11 +81,45 @@ def test_graphs_share_one_packed_copy_and_join_products_with_one_input() -> None
         output, graphs = _compiled(layer, tokens)
         assert torch.allclose(output, layer(tokens), atol=1e-6)
         assert _names(graphs[0]).count("outrider.packed_linear.default") == 3
-        addresses.append([_data(each.weight) for each in (layer.up, layer.down, layer.embedding)])
+        weights = (layer.up.weight, layer.gate.weight, layer.down.weight, layer.embedding.weight)
+        addresses.append([_COPIES[weight].packed.data_ptr() for weight in weights])
     assert addresses[0] == addresses[1]
 
-    _, graphs = _compiled(layer, torch.zeros(1, MOST_ROWS + 1, dtype=torch.int64))
-    assert "outrider.packed_linear.default" not in _names(graphs[0])
+
+@torch.no_grad()
+def test_eager_products_read_the_copies_that_graphs_read() -> None:
+    torch.manual_seed(0)
+    layer, tokens = Layer(), torch.arange(40)[None]
+    with PackedProducts():
+        eager = layer(tokens)
+    assert torch.allclose(eager, layer(tokens), atol=1e-6)
+    assert all(each.weight in _COPIES for each in (layer.up, layer.gate, layer.down, layer.embedding))
+    compiled, _ = _compiled(layer, tokens)
+    assert torch.equal(compiled, eager)
+    with PackedProducts():
+        assert torch.equal(layer(tokens), eager)  # from parts of the joined copies
+        layer.up.weight.mul_(2)
+        changed = layer(tokens)
+    assert torch.allclose(changed, layer(tokens), atol=1e-6)
+
+
+@torch.no_grad()
+def test_eager_products_with_other_tensors_are_those_of_a_library() -> None:
+    experts, x = nn.Parameter(torch.randn(2, 64, 32)), torch.randn(5, 32)
+    half, double = nn.Linear(32, 64).half(), nn.Linear(32, 64).double()
+    odd = nn.Linear(31, 64)
+    with PackedProducts():
+        assert torch.equal(linear(x, experts[1]), x @ experts[1].T)
+        assert half(x.half()).dtype == torch.float16 and double(x.double()).dtype == torch.float64
+        odd(x[:, :31])
+    assert not any(weight in _COPIES for weight in (experts, half.weight, double.weight, odd.weight))
+
+
+def test_eager_products_have_gradients_of_a_library() -> None:
+    layer, x = nn.Linear(32, 64), torch.randn(5, 32)
+    with PackedProducts():
+        layer(x).sum().backward()
+    assert layer.weight.grad is not None and layer.weight not in _COPIES
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -96,13 +130,7 @@ def test_int8_weights_are_packed_as_they_are(dtype: torch.dtype) -> None:
     output, graphs = _compiled(layer, x)
     assert torch.allclose(output, layer(x), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-2)
     assert _names(graphs[0]).count("outrider.packed_linear.default") == 2
-    assert {copy.packed.dtype for copy in _PACKED[layer[0].integers]} == {torch.int8}
-
-
-def _data(weight: torch.Tensor) -> int:
-    """The address of the only packed copy that begins with this weight."""
-    (copy,) = _PACKED[weight]
-    return copy.packed.data_ptr()
+    assert _COPIES[layer[0].integers].packed.dtype == torch.int8
 
 
 def test_changed_weights_are_packed_again() -> None:
@@ -114,19 +142,30 @@ def test_changed_weights_are_packed_again() -> None:
     assert torch.allclose(output, layer(tokens), atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_packed_copy_ends_with_its_weights() -> None:
-    weights = [torch.ones(64, 8), torch.ones(64, 8)]
-    copy = weakref.ref(_packed(weights))
-    assert copy() is _packed(weights)
-    weights[1] = torch.zeros(64, 8)  # may take the place of the other in memory
-    assert _packed(weights).sum() == 64 * 8
-    gc.collect()
-    assert copy() is None and len(_PACKED[weights[0]]) == 1
-    copy = weakref.ref(_packed(weights))
-    del weights
+def test_a_packed_copy_ends_with_its_weight() -> None:
+    weight = torch.ones(64, 8)
+    copy = weakref.ref(_copy(weight).packed)
+    assert copy() is _copy(weight).packed
+    weight.zero_()
+    assert _copy(weight).packed.sum() == 0
     gc.collect()
     assert copy() is None
+    copy = weakref.ref(_copy(weight).packed)
+    del weight
+    gc.collect()
+    assert copy() is None
+
+
+def test_copies_are_joined_in_the_order_of_the_products() -> None:
+    weights = [torch.full((rows, 8), float(rows)) for rows in (64, 130, 3)]
+    joined = _joined(weights)
+    assert _joined(weights) is joined
+    assert torch.equal(joined, torch.cat([pack(weight) for weight in weights]))
+    assert [_copy(weight).packed.data_ptr() for weight in weights] == [
+        part.data_ptr() for part in joined.split([len(pack(weight)) for weight in weights])
+    ]
+    for others in (weights[::-1], weights[:2], [weights[1]]):
+        assert torch.equal(_joined(others), torch.cat([pack(weight) for weight in others]))
 
 
 @pytest.mark.parametrize(

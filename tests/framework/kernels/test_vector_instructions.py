@@ -15,8 +15,11 @@ pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), r
 
 def forget() -> None:
     """Forget the results of tests, as a new process does."""
-    for kept in (valid_vec_isa_list, VecAVX512.__bool__, VecISA._VecISA__bool__impl):
+    results = (VecAVX512.__bool__, VecISA._VecISA__bool__impl, VecAVX512.is_avx512_bf16_supported)
+    for kept in (valid_vec_isa_list, *results):
         kept.cache_clear()
+    for each in cpu_vec_isa.supported_vec_isa_list:
+        vars(each).pop("_is_avx512_bf16_supported", None)
 
 
 class Machine:
@@ -24,7 +27,7 @@ class Machine:
 
     Attributes:
         flags: sets of instructions of the processor.
-        fails: part of the names of the sets that the compiler rejects; None: it accepts all.
+        fails: set that the compiler rejects, or bfloat16, which is part of another; None: it accepts all.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
@@ -37,9 +40,9 @@ class Machine:
         monkeypatch.setattr(module, "cache_dir", lambda: str(folder))
 
     def _passes(self, name: str, code: str) -> bool:
-        if code == VecISA._avx_code:  # the test that the option governs
+        if code == VecISA._avx_code:
             self._tested.append(name)
-        return self.fails is None or self.fails not in name
+        return self.fails is None or self.fails not in (name, "bfloat16" if code == VecAVX512._avx512_bf16_code else "")
 
     def new_process(self) -> tuple[str, list[str]]:
         """Instructions that a new process chooses, and the sets that it tests."""
@@ -61,8 +64,18 @@ def test_instructions_are_tested_in_the_first_process_alone(machine: Machine) ->
 
 
 def test_instructions_that_fail_are_neither_used_nor_recorded(machine: Machine) -> None:
-    machine.fails = "512"
+    machine.fails = "avx512"
     assert machine.new_process() == machine.new_process() == ("avx2", ["avx512", "avx2"])
+
+
+def test_failed_instructions_for_bfloat16_are_tested_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    machine.fails = "bfloat16"
+    assert machine.new_process() == machine.new_process() == ("avx512", ["avx512", "avx2"])
+    machine.fails = None
+    assert machine.new_process()[1]
+    assert machine.new_process() == ("avx512", [])
+    assert module.pick_vec_isa().is_avx512_bf16_supported()
 
 
 def test_another_processor_is_tested_anew(machine: Machine) -> None:
