@@ -7,6 +7,7 @@ graph on a CPU reads the integers as they are (`framework.kernels.packed_linear`
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 from transformers import PreTrainedModel
 
 LARGEST = 127  # -128 is not used, so that the integers are symmetric
@@ -56,9 +57,17 @@ class Int8Linear(nn.Module):
         """[..., N] from [..., K]."""
         if x.dtype == torch.float16:  # sums of products with integers exceed its range
             return linear(x, self.weight.to(x.dtype), self.bias)
-        product = linear(x, self.integers.to(x.dtype))
+        product = integer_product(x, self.integers)
         product = (product if x.dtype == torch.float64 else product.float()) * self.scale
         return (product if self.bias is None else product + self.bias).to(x.dtype)
+
+
+def integer_product(input: Tensor, weight: Tensor) -> Tensor:
+    """[..., N] of the input's dtype, from input [..., K] and integers [N, K]; modes may override it."""
+    if has_torch_function_variadic(input, weight):
+        product: Tensor = handle_torch_function(integer_product, (input, weight), input, weight)
+        return product
+    return linear(input, weight.to(input.dtype))
 
 
 def round_to_int8(model: PreTrainedModel) -> int:

@@ -23,10 +23,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from framework.kernels import cpp_operators
 from framework.kernels.file_pages import drop_unchanged_pages
 from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
+from framework.kernels.int8_linear import integer_product
 
 NAME = "packed_linear"
 MOST_ROWS_OF_BFLOAT16 = 32  # a library may have instructions for matrices (AMX)
-DTYPES = (torch.float32, torch.bfloat16)  # of inputs and outputs; weights may be int8
 LINEAR = torch._C._nn.linear  # torch.nn.functional.linear, in graphs and in eager passes
 
 
@@ -108,16 +108,17 @@ def _consists_of(joined: Tensor, parts: list[Tensor]) -> bool:
 class PackedProducts(TorchFunctionMode):
     """Multiply by packed weights in eager passes, which thereby round as graphs do and need no page of the file.
 
-    Parameters are packed, but no tensors that a pass makes, such as one expert of many.
+    Parameters and integers are packed, but no tensors that a pass makes, such as one expert of many.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is LINEAR and not torch.is_grad_enabled() and cpp_operators.is_available(NAME):
+        if func in (LINEAR, integer_product) and not torch.is_grad_enabled() and cpp_operators.is_available(NAME):
             x, weight, bias = _arguments(args, kwargs)
-            if type(weight) is nn.Parameter and x.device.type == "cpu" and _is_served(x, weight):
+            lasts = type(weight) is nn.Parameter or func is integer_product
+            if lasts and x.device.type == "cpu" and _is_served(x, weight):
                 y = operators().packed_linear(x, _copy(weight).packed, len(weight))
                 return y if bias is None else y + bias
         return func(*args, **kwargs)
@@ -167,14 +168,11 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
-    if x.dtype not in DTYPES:
-        return False
-    if weight.dtype == torch.int8:
-        return True
-    if weight.dtype != x.dtype or weight.shape[1] % 2:
-        return False
-    num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length
-    return x.dtype != torch.bfloat16 or (isinstance(num_rows, int) and num_rows <= MOST_ROWS_OF_BFLOAT16)
+    if x.dtype == torch.bfloat16:
+        num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length
+        is_few = isinstance(num_rows, int) and num_rows <= MOST_ROWS_OF_BFLOAT16
+        return is_few and (weight.dtype == torch.int8 or (weight.dtype == x.dtype and weight.shape[1] % 2 == 0))
+    return x.dtype == torch.float32 and weight.dtype in (torch.float32, torch.int8)
 
 
 def _replace(graph: GraphModule, products: list[_Product]) -> None:

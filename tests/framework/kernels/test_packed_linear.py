@@ -13,7 +13,16 @@ from torch.nn.functional import linear
 from framework.kernels import cpp_operators
 from framework.kernels.compiled_graphs import why_not
 from framework.kernels.int8_linear import Int8Linear
-from framework.kernels.packed_linear import _COPIES, PackedProducts, _copy, _joined, operators, pack, use_packed_linear
+from framework.kernels.packed_linear import (
+    _COPIES,
+    MOST_ROWS_OF_BFLOAT16,
+    PackedProducts,
+    _copy,
+    _joined,
+    operators,
+    pack,
+    use_packed_linear,
+)
 
 pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}  # of the largest output; bfloat16 outputs have 8 bits
@@ -107,12 +116,13 @@ def test_eager_products_read_the_copies_that_graphs_read() -> None:
 def test_eager_products_with_other_tensors_are_those_of_a_library() -> None:
     experts, x = nn.Parameter(torch.randn(2, 64, 32)), torch.randn(5, 32)
     half, double = nn.Linear(32, 64).half(), nn.Linear(32, 64).double()
-    odd = nn.Linear(31, 64)
+    odd, many = nn.Linear(31, 64).bfloat16(), nn.Linear(32, 64).bfloat16()
     with PackedProducts():
         assert torch.equal(linear(x, experts[1]), x @ experts[1].T)
         assert half(x.half()).dtype == torch.float16 and double(x.double()).dtype == torch.float64
-        odd(x[:, :31])
-    assert not any(weight in _COPIES for weight in (experts, half.weight, double.weight, odd.weight))
+        odd(x[:, :31].bfloat16())
+        many(torch.zeros(MOST_ROWS_OF_BFLOAT16 + 1, 32).bfloat16())
+    assert not any(weight in _COPIES for weight in (experts, *(each.weight for each in (half, double, odd, many))))
 
 
 def test_eager_products_have_gradients_of_a_library() -> None:
@@ -131,6 +141,8 @@ def test_int8_weights_are_packed_as_they_are(dtype: torch.dtype) -> None:
     assert torch.allclose(output, layer(x), rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-2)
     assert _names(graphs[0]).count("outrider.packed_linear.default") == 2
     assert _COPIES[layer[0].integers].packed.dtype == torch.int8
+    with torch.no_grad(), PackedProducts():
+        assert torch.equal(layer(x), output)
 
 
 def test_changed_weights_are_packed_again() -> None:

@@ -12,6 +12,7 @@ from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.kernels.compiled_graphs import Compiled
+from framework.kernels.packed_linear import _COPIES
 from framework.metrics.graph_counts import counted_graphs
 from framework.models.cached_lm import CachedLM
 from framework.models.pretrained import as_draft_model, as_target
@@ -137,3 +138,24 @@ def test_where_nothing_is_compiled_it_is_refused(monkeypatch):
     monkeypatch.setattr(CachedLM, "device", torch.device("cuda"))
     with pytest.raises(ValueError, match=r"compile_prefill is true, and the device is cuda; allowed: false"):
         CachedLM(tiny_model(), vocabulary_size=50, compile_prefill=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+@pytest.mark.parametrize("compiled", [False, True])
+@torch.no_grad()
+def test_prompts_before_compiled_rounds_are_read_with_packed_weights(family: str, compiled: bool) -> None:
+    target = tiny_target(family)
+    sequences = Sequences.from_prompts([target.as_prompt([5, 6, 7])], width=16, device=target.device, compiled=compiled)
+    logits = target.model.read_prompts(sequences).logits
+    layers = [each for each in target.model.model.modules() if isinstance(each, torch.nn.Linear)]
+    assert [layer.weight in _COPIES for layer in layers] == [compiled] * len(layers)
+    sequences = Sequences.from_prompts([target.as_prompt([5, 6, 7])], width=16, device=target.device)
+    assert torch.allclose(target.model.read_prompts(sequences).logits, logits, atol=1e-6)
+
+
+def test_prompts_in_bfloat16_are_read_with_products_of_a_library() -> None:
+    model = tiny_target(dtype=torch.bfloat16).model
+    sequences = Sequences.from_prompts([[5, 6, 7]], width=16, device=model.device, compiled=True)
+    with torch.no_grad():
+        model.read_prompts(sequences)
+    assert not any(weight in _COPIES for weight in model.model.parameters())
