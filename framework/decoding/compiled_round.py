@@ -1,5 +1,6 @@
 """CompiledRound: the device's part of a round as one compiled graph."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -14,7 +15,7 @@ from framework.decoding.device_round import Decoding, DeviceRound
 from framework.decoding.stopping import Finisher
 from framework.gamma_policies.fixed import Fixed
 from framework.gamma_policies.gamma_policy import GammaPolicy
-from framework.kernels.compiled_graphs import Compiled, Varying, runs_later
+from framework.kernels.compiled_graphs import Compiled, Varying, eager_products, runs_later
 
 
 class CompiledRound:
@@ -41,7 +42,7 @@ class CompiledRound:
                 return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
         draft = decoding.no_draft
         if gamma:
-            with stage("draft"):
+            with stage("draft"), self._products():
                 found = self._on_device.propose(sequences, gamma, uniforms, self._gamma_policy.should_continue)
                 if found.num_nodes:  # one graph for all lengths up to gamma, another one for rounds without a draft
                     draft = found.padded(gamma)
@@ -54,10 +55,15 @@ class CompiledRound:
         """Prepare the drafter for another gamma than that of the round before, and count rounds without a draft."""
         drafter = self._on_device.drafter
         if gamma and gamma != decoding.gamma and resumes(drafter):
-            with decoding.stopwatch.stage("draft"):
+            with decoding.stopwatch.stage("draft"), self._products():
                 drafter.resume(decoding.sequences, decoding.num_undrafted)
         decoding.num_undrafted = 0 if gamma else decoding.num_undrafted + 1
         decoding.gamma = gamma
+
+    def _products(self) -> AbstractContextManager[object]:
+        """Context of a draft outside the graph."""
+        drafter = self._on_device.drafter
+        return nullcontext() if drafts_on_host(drafter) else eager_products(self._on_device.target.device)
 
     def _draft_verify_and_commit(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms, longest: int) -> Tensor:
         draft = self._on_device.propose(decoding.sequences.with_longest(longest), gamma, uniforms)

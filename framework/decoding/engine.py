@@ -1,6 +1,7 @@
 """The speculative decoding loop: propose, target pass, verify, commit, observe."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from framework.decoding.refill import Queue, Refill
 from framework.decoding.round_summary import HostCopy
 from framework.decoding.stopping import Stopping
 from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors
+from framework.kernels.compiled_graphs import eager_products
 from framework.metrics.stopwatch import Stopwatch
 from framework.metrics.tally import Tally
 from framework.models.model_support import has_dynamic_frequencies
@@ -287,8 +289,9 @@ class Engine:
         uniforms = decoding.next_uniforms()
         if self._graph is not None and not decoding.is_observed:
             return self._graph.run(decoding, gamma, uniforms)
-        draft = self._propose(decoding, gamma, uniforms)
-        return self._verify_and_commit(decoding, draft, uniforms)
+        with eager_products(self.target.device) if self.compiled else nullcontext():
+            draft = self._propose(decoding, gamma, uniforms)
+            return self._verify_and_commit(decoding, draft, uniforms)
 
     def _propose(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Draft:
         """Draft at most gamma tokens deep; in detailed mode, check the draft and all its probabilities."""

@@ -19,7 +19,7 @@ from torch.fx.experimental.sym_node import DynamicInt
 
 from framework.kernels.cpp_operators import direct_call_options
 from framework.kernels.direct_graph import DirectGraph
-from framework.kernels.packed_linear import use_packed_linear
+from framework.kernels.packed_linear import PackedProducts, use_packed_linear
 from framework.kernels.vector_instructions import TESTED, vector_instructions
 
 # On a CPU these options matter more than compilation itself. Weights are inputs of the machine code, which the
@@ -53,6 +53,11 @@ def why_not(device: torch.device) -> str | None:
 def packs_weights(device: torch.device) -> bool:
     """Whether graphs for this device read packed weights."""
     return device.type == "cpu"
+
+
+def eager_products(device: torch.device) -> AbstractContextManager[object]:
+    """Context of eager passes beside graphs for this device, whose products they then share."""
+    return PackedProducts() if packs_weights(device) else nullcontext()
 
 
 def runs_later(device: torch.device) -> bool:

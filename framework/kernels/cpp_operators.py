@@ -1,4 +1,4 @@
-"""Operators in C++ next to this module, compiled once per machine, for compiled graphs on a CPU."""
+"""Operators in C++ next to this module, compiled once per machine, for decoders with compiled graphs on a CPU."""
 
 import ctypes
 import hashlib

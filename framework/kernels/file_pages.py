@@ -1,4 +1,4 @@
-"""Memory that pages of a mapped file take, which the system would only reclaim when it runs short."""
+"""Pages of mapped files whose content is kept elsewhere; they leave memory before it runs short."""
 
 import ctypes
 import mmap
@@ -13,9 +13,10 @@ PRESENT, SWAPPED, OF_FILE = (np.uint64(1) << np.uint64(bit) for bit in (63, 62, 
 
 
 def drop_unchanged_pages(tensor: Tensor) -> None:
-    """Drop the pages of a tensor that is mapped from a file, to be read again if it is used; Linux only.
+    """Drop a tensor's pages of a mapped file (on Linux).
 
-    A tensor with a page that differs from the file, and one in ordinary memory, stay as they are.
+    A later use reads them again. A tensor with a page that differs from the file, and one in ordinary memory, stay as
+    they are. No other thread may write to the tensor meanwhile.
     """
     first = -(-tensor.data_ptr() // mmap.PAGESIZE)
     end = (tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE

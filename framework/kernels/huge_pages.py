@@ -14,7 +14,10 @@ ALIGNMENT = 64  # bytes, a line of the cache
 
 
 def in_huge_pages(tensors: list[Tensor]) -> Tensor:
-    """A contiguous copy of tensors, one below the other, in huge pages; on a system without them, an ordinary one."""
+    """A copy of tensors, one below the other, in huge pages.
+
+    On a system without them: an ordinary copy.
+    """
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.cat(tensors)
     shape = (sum(map(len, tensors)), *tensors[0].shape[1:])

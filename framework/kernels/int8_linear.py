@@ -1,7 +1,8 @@
 """Weight-only int8: linear layers whose weights are 8-bit integers with one float scale per output.
 
 The quantised model is a model of its own: it is the target, and decoding is exact for its distribution. A compiled
-graph on a CPU reads the integers as they are (`framework.kernels.packed_linear`), a quarter of the bytes of float32.
+graph on a CPU, and the passes beside it, read the integers as they are (`framework.kernels.packed_linear`), a quarter
+of the bytes of float32.
 """
 
 import torch
@@ -62,12 +63,12 @@ class Int8Linear(nn.Module):
         return (product if self.bias is None else product + self.bias).to(x.dtype)
 
 
-def integer_product(input: Tensor, weight: Tensor) -> Tensor:
-    """[..., N] of the input's dtype, from input [..., K] and integers [N, K]; modes may override it."""
-    if has_torch_function_variadic(input, weight):
-        product: Tensor = handle_torch_function(integer_product, (input, weight), input, weight)
+def integer_product(x: Tensor, integers: Tensor) -> Tensor:
+    """[..., N] of x's dtype, from x [..., K] and integers [N, K]; modes of PyTorch may replace it."""
+    if has_torch_function_variadic(x, integers):
+        product: Tensor = handle_torch_function(integer_product, (x, integers), x, integers)
         return product
-    return linear(input, weight.to(input.dtype))
+    return linear(x, integers.to(x.dtype))
 
 
 def round_to_int8(model: PreTrainedModel) -> int:

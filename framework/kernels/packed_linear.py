@@ -17,16 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.source import LocalSource
 from torch.fx import GraphModule, Node
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from framework.kernels import cpp_operators
 from framework.kernels.file_pages import drop_unchanged_pages
-from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
+from framework.kernels.huge_pages import CHUNK, in_huge_pages, zeros_outside_heap
 from framework.kernels.int8_linear import integer_product
 
 NAME = "packed_linear"
-MOST_ROWS_OF_BFLOAT16 = 32  # a library may have instructions for matrices (AMX)
+# Rows in bfloat16, by dtype of the weights: for more a library may have instructions for matrices (AMX).
+MOST_ROWS_OF_BFLOAT16 = {torch.bfloat16: 32, torch.int8: 256}
 LINEAR = torch._C._nn.linear  # torch.nn.functional.linear, in graphs and in eager passes
 
 
@@ -63,12 +65,14 @@ class _Copy(NamedTuple):
     """A packed weight.
 
     Attributes:
-        version: version and address of the weight that it was made from.
+        version: version of the weight that it was made from, which changes in place count up.
+        storage: memory of that weight.
         packed: [tiles, K, tile].
         joined: the tensor that `packed` is a part of; None: no graph reads it yet.
     """
 
-    version: tuple[int, int]
+    version: int
+    storage: StorageWeakRef
     packed: Tensor
     joined: Tensor | None
 
@@ -77,12 +81,16 @@ _COPIES = WeakTensorKeyDictionary()  # by weight
 
 
 def _copy(weight: Tensor) -> _Copy:
-    """The packed copy of a weight, made once while the weight is unchanged."""
+    """The packed copy of a weight, made once while the weight is unchanged.
+
+    Changes that PyTorch does not count, such as those through `weight.data` or NumPy, go unseen.
+    """
     copy: _Copy | None = _COPIES.get(weight)
-    version = weight._version, weight.data_ptr()
-    if copy is None or copy.version != version:
-        copy = _COPIES[weight] = _Copy(version, pack(weight.detach()), None)
-        drop_unchanged_pages(weight)
+    version, storage = weight._version, StorageWeakRef(weight.untyped_storage())
+    if copy is None or (copy.version, copy.storage, copy.packed.dtype) != (version, storage, weight.dtype):
+        copy = _COPIES[weight] = _Copy(version, storage, pack(weight.detach()), None)
+        if weight.dtype == torch.float32:  # a library reads prompts in bfloat16 from the weights themselves
+            drop_unchanged_pages(weight)
     return copy
 
 
@@ -90,10 +98,12 @@ def _joined(weights: Sequence[Tensor]) -> Tensor:
     """The packed copies of weights with the same input, one below the other in memory."""
     copies = [_copy(weight) for weight in weights]
     joined, parts = copies[0].joined, [copy.packed for copy in copies]
+    if len(parts) == 1 and (joined is not None or parts[0].nbytes > CHUNK // 2):  # in huge pages already
+        return parts[0]
     if joined is None or not _consists_of(joined, parts):
         joined = in_huge_pages(parts)
         for weight, copy, part in zip(weights, copies, joined.split(list(map(len, parts))), strict=True):
-            _COPIES[weight] = _Copy(copy.version, part, joined)
+            _COPIES[weight] = copy._replace(packed=part, joined=joined)
     return joined
 
 
@@ -106,9 +116,10 @@ def _consists_of(joined: Tensor, parts: list[Tensor]) -> bool:
 
 
 class PackedProducts(TorchFunctionMode):
-    """Multiply by packed weights in eager passes, which thereby round as graphs do and need no page of the file.
+    """Products with packed weights in eager passes.
 
-    Parameters and integers are packed, but no tensors that a pass makes, such as one expert of many.
+    The passes thereby round as graphs do, and need no page of the file. Parameters and integers are packed, but no
+    tensors that a pass makes, such as one expert of many.
     """
 
     def __torch_function__(
@@ -117,8 +128,8 @@ class PackedProducts(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (LINEAR, integer_product) and not torch.is_grad_enabled() and cpp_operators.is_available(NAME):
             x, weight, bias = _arguments(args, kwargs)
-            lasts = type(weight) is nn.Parameter or func is integer_product
-            if lasts and x.device.type == "cpu" and _is_served(x, weight):
+            outlives_pass = type(weight) is nn.Parameter or func is integer_product
+            if outlives_pass and x.device.type == "cpu" and _is_served(x, weight):
                 y = operators().packed_linear(x, _copy(weight).packed, len(weight))
                 return y if bias is None else y + bias
         return func(*args, **kwargs)
@@ -168,11 +179,13 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
+    if weight.dim() != 2 or weight.dtype not in (x.dtype, torch.int8):
+        return False
     if x.dtype == torch.bfloat16:
         num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length
-        is_few = isinstance(num_rows, int) and num_rows <= MOST_ROWS_OF_BFLOAT16
-        return is_few and (weight.dtype == torch.int8 or (weight.dtype == x.dtype and weight.shape[1] % 2 == 0))
-    return x.dtype == torch.float32 and weight.dtype in (torch.float32, torch.int8)
+        is_few = isinstance(num_rows, int) and num_rows <= MOST_ROWS_OF_BFLOAT16[weight.dtype]
+        return is_few and (weight.dtype == torch.int8 or weight.shape[1] % 2 == 0)
+    return x.dtype == torch.float32
 
 
 def _replace(graph: GraphModule, products: list[_Product]) -> None:

@@ -11,7 +11,6 @@ import torch
 from torch._inductor import config as inductor
 from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
 from torch._inductor.cpu_vec_isa import (
-    VecAVX512,
     VecISA,
     pick_vec_isa,
     supported_vec_isa_list,
@@ -54,17 +53,22 @@ def _present() -> list[str]:
 
 
 def _all_pass(present: list[str]) -> bool:
-    """Whether these sets and, where the processor has them, instructions for bfloat16 pass PyTorch's tests."""
+    """Whether these sets, and the additions to them that the processor has, pass PyTorch's tests."""
     passed = valid_vec_isa_list()
-    bfloat16 = torch.cpu._is_avx512_bf16_supported()
+    tests = [f"is_{name}_supported" for name in _additions()]
     return list(map(str, passed)) == present and all(
-        each.is_avx512_bf16_supported() == bfloat16 for each in passed if isinstance(each, VecAVX512)
+        getattr(each, test)() for test in tests for each in passed if hasattr(each, test)
     )
+
+
+def _additions() -> list[str]:
+    """Names of the instructions that PyTorch adds to a set of the processor once it has tested them."""
+    return [name for name in ("avx512_bf16", "amx_fp16") if getattr(torch.cpu, f"_is_{name}_supported")()]
 
 
 def _record_of(present: list[str]) -> Path:
     """File that exists if these sets have passed with this compiler and PyTorch."""
-    bfloat16 = f"bfloat16={torch.cpu._is_avx512_bf16_supported()}"
-    given = [torch.__version__, get_compiler_version_info(get_cpp_compiler()), bfloat16, *present]
+    names = [*present, "with", *_additions()]
+    given = [torch.__version__, get_compiler_version_info(get_cpp_compiler()), *names]
     key = hashlib.sha256("\0".join(given).encode()).hexdigest()[:16]
     return Path(cache_dir()) / "outrider" / f"vectors_{key}"

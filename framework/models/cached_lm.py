@@ -19,8 +19,7 @@ from transformers import PreTrainedModel
 from framework.core.cached_property import cached_property
 from framework.core.sequences import Sequences
 from framework.core.tree import Tree
-from framework.kernels.compiled_graphs import Compiled, Varying, packs_weights
-from framework.kernels.packed_linear import PackedProducts
+from framework.kernels.compiled_graphs import Compiled, Varying, eager_products
 from framework.models.attention import FLEX, attention_of, own_attention, running_with
 from framework.models.attention_masks import AttentionMasks, Branches
 from framework.models.cache_slots import Slots
@@ -245,12 +244,9 @@ class CachedLM:
         return self._prefill_graph(key, tokens, Varying(longest), keep, tuple(layers))
 
     def _eager(self, sequences: Sequences) -> AbstractContextManager[object]:
-        """Context of an eager pass, which multiplies as the graphs do if the decoder runs compiled ones.
-
-        In bfloat16 a library multiplies many rows faster.
-        """
-        as_graphs = sequences.compiled and packs_weights(self.device) and self.model.dtype == torch.float32
-        return PackedProducts() if as_graphs else nullcontext()
+        """Context of an eager pass over prompts; in bfloat16 a library is faster."""
+        beside_graphs = sequences.compiled and self.model.dtype == torch.float32
+        return eager_products(self.device) if beside_graphs else nullcontext()
 
     def _has_prefill_graph(self, sequences: Sequences) -> bool:
         """Whether a graph reads these tokens; an encoder-decoder model has one for sources, its texts being short."""

@@ -1,16 +1,19 @@
 """Products with packed weights: equal to a library's, for every row alone, from one copy for all graphs."""
 
 import gc
+import sys
 import weakref
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 from torch._inductor.exc import CppCompileError
 from torch.fx import GraphModule
 from torch.nn.functional import linear
 
-from framework.kernels import cpp_operators
+from framework.kernels import cpp_operators, packed_linear
 from framework.kernels.compiled_graphs import why_not
 from framework.kernels.int8_linear import Int8Linear
 from framework.kernels.packed_linear import (
@@ -23,6 +26,7 @@ from framework.kernels.packed_linear import (
     pack,
     use_packed_linear,
 )
+from tests.support.process_memory import in_memory
 
 pytestmark = pytest.mark.skipif(why_not(torch.device("cpu")) is not None, reason="no C++ compiler")
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}  # of the largest output; bfloat16 outputs have 8 bits
@@ -117,12 +121,15 @@ def test_eager_products_with_other_tensors_are_those_of_a_library() -> None:
     experts, x = nn.Parameter(torch.randn(2, 64, 32)), torch.randn(5, 32)
     half, double = nn.Linear(32, 64).half(), nn.Linear(32, 64).double()
     odd, many = nn.Linear(31, 64).bfloat16(), nn.Linear(32, 64).bfloat16()
+    vector = nn.Parameter(torch.randn(32))
+    before = len(_COPIES)
     with PackedProducts():
         assert torch.equal(linear(x, experts[1]), x @ experts[1].T)
         assert half(x.half()).dtype == torch.float16 and double(x.double()).dtype == torch.float64
         odd(x[:, :31].bfloat16())
-        many(torch.zeros(MOST_ROWS_OF_BFLOAT16 + 1, 32).bfloat16())
-    assert not any(weight in _COPIES for weight in (experts, *(each.weight for each in (half, double, odd, many))))
+        many(torch.zeros(MOST_ROWS_OF_BFLOAT16[torch.bfloat16] + 1, 32).bfloat16())
+        assert linear(x, vector).shape == (5,)
+    assert len(_COPIES) == before
 
 
 def test_eager_products_have_gradients_of_a_library() -> None:
@@ -178,6 +185,43 @@ def test_copies_are_joined_in_the_order_of_the_products() -> None:
     ]
     for others in (weights[::-1], weights[:2], [weights[1]]):
         assert torch.equal(_joined(others), torch.cat([pack(weight) for weight in others]))
+    pair = _joined(weights[:2])
+    assert _joined([weights[1]]).data_ptr() == _copy(weights[1]).packed.data_ptr() and _joined(weights[:2]) is pair
+
+
+def test_a_large_weight_is_packed_into_huge_pages_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(packed_linear, "CHUNK", 1000)
+    weight = torch.ones(64, 8)
+    assert _joined([weight]) is _copy(weight).packed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: weight.add_(1),
+        lambda weight: setattr(weight, "data", weight + 1),
+        lambda weight: setattr(weight, "data", weight.bfloat16()),
+    ],
+)
+@torch.no_grad()
+def test_another_weight_in_a_parameter_is_packed(change) -> None:
+    weight = nn.Parameter(torch.randn(64, 8))
+    _copy(weight)
+    change(weight)
+    assert torch.equal(_copy(weight).packed, pack(weight))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+@torch.no_grad()
+def test_a_packed_weight_leaves_its_file(tmp_path) -> None:
+    save_file({"weight": torch.randn(1024, 1024)}, tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        weight = nn.Parameter(file.get_tensor("weight"))
+    weight.sum()
+    before = in_memory(weight)
+    with PackedProducts():
+        linear(torch.ones(1, 1024), weight)
+    assert in_memory(weight) < before - weight.nbytes / 2
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 from torch._inductor import cpu_vec_isa
-from torch._inductor.cpu_vec_isa import VecAVX512, VecISA, valid_vec_isa_list
+from torch._inductor.cpu_vec_isa import VecAMX, VecAVX512, VecAVX512VNNI, VecISA, valid_vec_isa_list
 
 from framework.kernels import vector_instructions as module
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="PyTorch tests no list here")
 
 
+ADDITIONS = {VecAVX512._avx512_bf16_code: "avx512_bf16", VecAMX._amx_fp16_code: "amx_fp16"}  # by the code of their test
+
+
 def forget() -> None:
     """Forget the results of tests, as a new process does."""
-    results = (VecAVX512.__bool__, VecISA._VecISA__bool__impl, VecAVX512.is_avx512_bf16_supported)
+    results = [VecISA._VecISA__bool__impl, VecAVX512.is_avx512_bf16_supported, VecAMX.is_amx_fp16_supported]
+    results += [each.__bool__ for each in (VecAVX512, VecAVX512VNNI, VecAMX)]
     for kept in (valid_vec_isa_list, *results):
         kept.cache_clear()
     for each in cpu_vec_isa.supported_vec_isa_list:
-        vars(each).pop("_is_avx512_bf16_supported", None)
+        for addition in ADDITIONS.values():
+            vars(each).pop(f"_is_{addition}_supported", None)
 
 
 class Machine:
@@ -27,7 +32,7 @@ class Machine:
 
     Attributes:
         flags: sets of instructions of the processor.
-        fails: set that the compiler rejects, or bfloat16, which is part of another; None: it accepts all.
+        fails: set, or addition to a set, that the compiler rejects; None: it accepts all.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
@@ -42,7 +47,7 @@ class Machine:
     def _passes(self, name: str, code: str) -> bool:
         if code == VecISA._avx_code:
             self._tested.append(name)
-        return self.fails is None or self.fails not in (name, "bfloat16" if code == VecAVX512._avx512_bf16_code else "")
+        return self.fails is None or self.fails not in (name, ADDITIONS.get(code))
 
     def new_process(self) -> tuple[str, list[str]]:
         """Instructions that a new process chooses, and the sets that it tests."""
@@ -68,14 +73,23 @@ def test_instructions_that_fail_are_neither_used_nor_recorded(machine: Machine) 
     assert machine.new_process() == machine.new_process() == ("avx2", ["avx512", "avx2"])
 
 
-def test_failed_instructions_for_bfloat16_are_tested_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    machine.fails = "bfloat16"
-    assert machine.new_process() == machine.new_process() == ("avx512", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("addition", "flags"),
+    [("avx512_bf16", ["avx2", "avx512"]), ("amx_fp16", ["avx2", "avx512", "avx512_vnni", "amx_tile"])],
+)
+def test_failed_additions_are_tested_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, addition: str, flags: list[str]
+) -> None:
+    for name in ("vnni", "amx_tile", addition):
+        monkeypatch.setattr(module.torch.cpu, f"_is_{name}_supported", lambda: True)
+    monkeypatch.setattr(module.torch.cpu, "_init_amx", lambda: True)
+    machine.flags, machine.fails = flags, addition
+    name, tested = machine.new_process()
+    assert tested and machine.new_process() == (name, tested)
     machine.fails = None
-    assert machine.new_process()[1]
-    assert machine.new_process() == ("avx512", [])
-    assert module.pick_vec_isa().is_avx512_bf16_supported()
+    assert machine.new_process() == (name, tested)
+    assert machine.new_process() == (name, [])
+    assert getattr(valid_vec_isa_list()[0], f"is_{addition}_supported")()
 
 
 def test_another_processor_is_tested_anew(machine: Machine) -> None:
