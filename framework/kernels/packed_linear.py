@@ -65,14 +65,12 @@ class _Copy(NamedTuple):
     """A packed weight.
 
     Attributes:
-        version: version of the weight that it was made from, which changes in place count up.
-        storage: memory of that weight.
+        state: state of the weight that it was made from (`_state`).
         packed: [tiles, K, tile].
         joined: the tensor that `packed` is a part of; None: no graph reads it yet.
     """
 
-    version: int
-    storage: StorageWeakRef
+    state: tuple[Any, ...]
     packed: Tensor
     joined: Tensor | None
 
@@ -81,17 +79,23 @@ _COPIES = WeakTensorKeyDictionary()  # by weight
 
 
 def _copy(weight: Tensor) -> _Copy:
-    """The packed copy of a weight, made once while the weight is unchanged.
-
-    Changes that PyTorch does not count, such as those through `weight.data` or NumPy, go unseen.
-    """
+    """The packed copy of a weight, made once while the weight is unchanged."""
     copy: _Copy | None = _COPIES.get(weight)
-    version, storage = weight._version, StorageWeakRef(weight.untyped_storage())
-    if copy is None or (copy.version, copy.storage, copy.packed.dtype) != (version, storage, weight.dtype):
-        copy = _COPIES[weight] = _Copy(version, storage, pack(weight.detach()), None)
+    state = _state(weight)
+    if copy is None or copy.state != state:
+        copy = _COPIES[weight] = _Copy(state, pack(weight.detach()), None)
         if weight.dtype == torch.float32:  # a library reads prompts in bfloat16 from the weights themselves
             drop_unchanged_pages(weight)
     return copy
+
+
+def _state(weight: Tensor) -> tuple[Any, ...]:
+    """State that tells an unchanged weight from a changed one.
+
+    PyTorch counts changes in place, except those through `weight.data`, NumPy and fused optimizers, which go unseen.
+    """
+    storage = StorageWeakRef(weight.untyped_storage())  # which keeps other storages from its address
+    return weight._version, storage, weight.storage_offset(), weight.shape, weight.stride(), weight.dtype
 
 
 def _joined(weights: Sequence[Tensor]) -> Tensor:
@@ -128,7 +132,7 @@ class PackedProducts(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (LINEAR, integer_product) and not torch.is_grad_enabled() and cpp_operators.is_available(NAME):
             x, weight, bias = _arguments(args, kwargs)
-            outlives_pass = type(weight) is nn.Parameter or func is integer_product
+            outlives_pass = (type(weight) is nn.Parameter or func is integer_product) and not weight.is_inference()
             if outlives_pass and x.device.type == "cpu" and _is_served(x, weight):
                 y = operators().packed_linear(x, _copy(weight).packed, len(weight))
                 return y if bias is None else y + bias
@@ -179,7 +183,7 @@ def _weight(graph: GraphModule, argument: Any) -> Tensor | None:
 
 
 def _is_served(x: Tensor, weight: Tensor) -> bool:
-    if weight.dim() != 2 or weight.dtype not in (x.dtype, torch.int8):
+    if weight.dim() != 2 or not weight.numel() or weight.dtype not in (x.dtype, torch.int8):
         return False
     if x.dtype == torch.bfloat16:
         num_rows = prod(x.shape[:-1])  # no number if a graph serves prompts of every length

@@ -129,6 +129,10 @@ def test_eager_products_with_other_tensors_are_those_of_a_library() -> None:
         odd(x[:, :31].bfloat16())
         many(torch.zeros(MOST_ROWS_OF_BFLOAT16[torch.bfloat16] + 1, 32).bfloat16())
         assert linear(x, vector).shape == (5,)
+        assert linear(x, nn.Parameter(torch.empty(0, 32))).shape == (5, 0)
+    with torch.inference_mode(), PackedProducts():
+        weight = nn.Parameter(torch.randn(9, 32), requires_grad=False)
+        assert torch.equal(linear(x, weight), x @ weight.T)
     assert len(_COPIES) == before
 
 
@@ -201,11 +205,13 @@ def test_a_large_weight_is_packed_into_huge_pages_at_once(monkeypatch) -> None:
         lambda weight: weight.add_(1),
         lambda weight: setattr(weight, "data", weight + 1),
         lambda weight: setattr(weight, "data", weight.bfloat16()),
+        lambda weight: setattr(weight, "data", weight[32:]),
+        lambda weight: setattr(weight, "data", weight.t()),
     ],
 )
 @torch.no_grad()
 def test_another_weight_in_a_parameter_is_packed(change) -> None:
-    weight = nn.Parameter(torch.randn(64, 8))
+    weight = nn.Parameter(torch.randn(64, 64))
     _copy(weight)
     change(weight)
     assert torch.equal(_copy(weight).packed, pack(weight))
