@@ -16,6 +16,8 @@ from experiments.config.help_text import CONF
 from experiments.config.quick_imports import list_models_once, without_garbage_collection
 from experiments.config.resolvers import register_resolvers
 
+WITHOUT_MODELS = ("gpu_acceptance", "wandb_report")  # commands that import no Transformers
+
 
 @dataclass(frozen=True)
 class Command:
@@ -69,7 +71,8 @@ def _loaded(name: str) -> Command:
     if not sys.stderr.isatty():
         announce(f"{name}: loading PyTorch and Transformers")
     with status("loading PyTorch and Transformers"), without_garbage_collection():
-        list_models_once()
+        if name not in WITHOUT_MODELS:
+            list_models_once()
         return import_module(module).main
 
 

@@ -244,7 +244,7 @@ class CachedLM:
         return self._prefill_graph(key, tokens, Varying(longest), keep, tuple(layers))
 
     def _eager(self, sequences: Sequences) -> AbstractContextManager[object]:
-        """Context of an eager pass over prompts; in bfloat16 a library is faster."""
+        """Context of an eager pass over prompts; in bfloat16 packed products would serve only the shortest."""
         beside_graphs = sequences.compiled and self.model.dtype == torch.float32
         return eager_products(self.device) if beside_graphs else nullcontext()
 
