@@ -156,7 +156,8 @@ class Sequences:
         """
         # Writing all M is harmless: entries beyond a row's length are meaningless.
         positions = self.lengths.unsqueeze(1) + torch.arange(tokens.shape[1], device=tokens.device)
-        self.tokens.scatter_(1, positions, tokens)
+        rows = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+        self.tokens[rows, positions] = tokens  # a compiled `scatter_` would copy the whole buffer
         self.lengths.add_(counts)
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:

@@ -12,9 +12,9 @@ from framework.models.target import Target
 # Widths of buffers are powers of two between these sizes, and multiples of the step beyond, so that few compiled graphs
 # serve many prompts and a long cache is not twice as long as needed.
 LEAST_WIDTH, MOST_DOUBLED, STEP = 256, 4096, 1024
-# Least width of a compiled single row on a CPU, so that one graph serves most texts. Its passes read the filled slots
-# alone; more rows would take time to clear.
-LEAST_OF_ONE_ROW = 1024
+# Compiled passes on a CPU read the filled slots alone, and unused ones take no memory (`FixedBuffer.zeros`), so their
+# widths are powers of two from this size on: one graph serves most texts.
+LEAST_ON_CPU = 4096
 
 
 def check_prompts(prompts: Sequence[Prompt], *, vocabulary_size: int, context: int) -> None:
@@ -76,11 +76,8 @@ def prefill(
     check_prompts(in_all, vocabulary_size=target.vocabulary_size, context=model.context)
     longest = max(len(prompt) for prompt in in_all)
     needed = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
-    is_one_row = compiled and target.device.type == "cpu" and len(prompts) == 1
-    least = LEAST_OF_ONE_ROW if is_one_row else LEAST_WIDTH
-    sequences = Sequences.from_prompts(
-        in_all[: len(prompts)], width=buffer_width(needed, least), device=target.device, compiled=compiled
-    )
+    width = buffer_width(needed, in_graphs_on_cpu=compiled and target.device.type == "cpu")
+    sequences = Sequences.from_prompts(in_all[: len(prompts)], width=width, device=target.device, compiled=compiled)
     return sequences, Finisher(sequences, stopping, model.context), model.read_prompts(sequences, layers)
 
 
@@ -112,8 +109,10 @@ def prefill_rows(
     return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows, layers)
 
 
-def buffer_width(needed: int, least: int) -> int:
-    """Width of a buffer for `needed` tokens per row, at least `least`."""
+def buffer_width(needed: int, *, in_graphs_on_cpu: bool) -> int:
+    """Width of a buffer for `needed` tokens per row."""
+    if in_graphs_on_cpu:
+        return max(LEAST_ON_CPU, power_of_two(needed))
     if needed > MOST_DOUBLED:
         return -(-needed // STEP) * STEP
-    return max(least, power_of_two(needed))
+    return max(LEAST_WIDTH, power_of_two(needed))

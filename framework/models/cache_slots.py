@@ -150,12 +150,20 @@ class _SlotLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         assert not torch.compiler.is_compiling(), "the pass that makes the cache cannot be compiled"
         size = self.slots.num_rows * self.slots.capacity
+        self._clear(key_states, *((size, states.shape[1], states.shape[3]) for states in (key_states, value_states)))
+        self.is_initialized = True
+
+    def reset(self) -> None:
+        if self.is_initialized:
+            self._clear(self.keys, self.keys.shape, self.values.shape)
+
+    def _clear(self, like: Tensor, *shapes: tuple[int, ...]) -> None:
+        """Begin with zeros: keys and values of these shapes, with the dtype and on the device of another tensor."""
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
             self.keys, self.values = (
-                buffer.zeros((size, states.shape[1], states.shape[3]), dtype=states.dtype, device=states.device)
-                for buffer, states in ((self._key_buffer, key_states), (self._value_buffer, value_states))
+                buffer.zeros(shape, dtype=like.dtype, device=like.device)
+                for buffer, shape in zip((self._key_buffer, self._value_buffer), shapes, strict=True)
             )
-        self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -208,6 +216,3 @@ class _SlotAndStateLayer(_SlotLayer, LinearAttentionAndFullAttentionLayer):
             LinearAttentionLayer.lazy_initialization(self, **states)
         else:
             _SlotLayer.lazy_initialization(self, *keys_and_values)
-
-    def reset(self) -> None:
-        CacheLayerMixin.reset(self)

@@ -33,6 +33,7 @@ from framework.models.tensor_parallel import is_sharded
 
 # Passes over more tokens per row than this compute only the logits selected by `keep`.
 FEW_TOKENS = 16
+LARGEST_KEPT = 2**25 - 2**16  # bytes: the limit of glibc's own adaptation, with room for its administration
 
 
 class CachedLM:
@@ -77,6 +78,7 @@ class CachedLM:
         """
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
+        _keep_freed_memory()
         self.model = model.eval()
         self.num_begun = 0
         self.is_sharded = is_sharded(model)
@@ -470,3 +472,12 @@ class CachedLM:
 
 def _name(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep the memory of freed tensors, which the next pass then uses again.
+
+    It returns tensors above a size to the system, which clears every page anew, and adapts that size to the largest
+    memory that was ever freed.
+    """
+    torch.empty(LARGEST_KEPT, dtype=torch.uint8)

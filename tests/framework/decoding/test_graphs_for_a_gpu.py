@@ -76,7 +76,7 @@ def traced(monkeypatch) -> list[Traced]:
         monkeypatch.setattr(module, "longest_as_input", lambda sequences: sequences.tokens.shape[1])
         monkeypatch.setattr(module, "runs_later", lambda device: True)
     monkeypatch.setattr(compiled_graphs, "packs_weights", lambda device: False)
-    monkeypatch.setattr(prefill, "LEAST_OF_ONE_ROW", prefill.LEAST_WIDTH)
+    monkeypatch.setattr(prefill, "LEAST_ON_CPU", prefill.LEAST_WIDTH)
     monkeypatch.setitem(compiled_graphs.BACKENDS, "cuda", aot_autograd(fw_compiler=record))
     return graphs
 
