@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-LEAST_SOURCE = 16  # tokens of the source buffer
+LEAST_SOURCE = 16  # least number of tokens that an encoder reads
 
 T = TypeVar("T")
 
@@ -73,14 +73,23 @@ class Sequences:
 
     @classmethod
     def from_prompts(
-        cls, prompts: Sequence[Prompt], *, width: int, device: torch.device, compiled: bool = False
+        cls,
+        prompts: Sequence[Prompt],
+        *,
+        width: int,
+        least_source: int = LEAST_SOURCE,
+        device: torch.device,
+        compiled: bool = False,
     ) -> "Sequences":
-        """Copy non-empty prompts into a buffer of `width` tokens per row; either all have a source, or none has."""
+        """Copy non-empty prompts into buffers of `width` tokens per row, and of at least `least_source` for sources.
+
+        Either all prompts have a source, or none has.
+        """
         texts = [text_of(prompt) for prompt in prompts]
         sources = [prompt.source for prompt in prompts if isinstance(prompt, Conditioned)]
         tokens, _ = _laid_out(texts, width)
         lengths = torch.tensor([len(text) for text in texts])
-        source, source_mask = _laid_out(sources, _width_of(sources)) if sources else (None, None)
+        source, source_mask = _laid_out(sources, _width_of(sources, least_source)) if sources else (None, None)
         return cls(
             tokens=tokens.to(device),
             lengths=lengths.to(device),
@@ -177,8 +186,8 @@ def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.arange(width) < torch.tensor([[len(its)] for its in rows])
 
 
-def _width_of(sources: list[list[int]]) -> int:
-    return max(LEAST_SOURCE, power_of_two(max(map(len, sources))))
+def _width_of(sources: list[list[int]], least: int) -> int:
+    return max(least, power_of_two(max(map(len, sources))))
 
 
 def put(items: list[T], rows: list[int], new: Sequence[T]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from framework.core.cached_property import cached_property
-from framework.core.sequences import Sequences
+from framework.core.sequences import LEAST_SOURCE, Sequences, power_of_two
 from framework.core.tree import Tree
 from framework.kernels.compiled_graphs import Compiled, Varying, eager_products
 from framework.models.attention import FLEX, attention_of, own_attention, running_with
@@ -198,11 +198,14 @@ class CachedLM:
 
     def read_sources(self, sequences: Sequences) -> None:
         """Encode the sources of these sequences once for all later passes; no effect in a decoder-only model."""
-        if self.text_start and sequences.source is not None:
-            source = sequences.source.clamp(max=self.num_known - 1)
+        source, mask = sequences.source, sequences.source_mask
+        if self.text_start and source is not None and mask is not None:
+            # No row has a token after these; a wide buffer, in which all graphs of a single row agree, costs nothing.
+            num_read = max(LEAST_SOURCE, power_of_two(int(mask.any(0).sum())))
+            source = source[:, :num_read].clamp(max=self.num_known - 1)
             in_graph = sequences.compiled and self.compile_prefill
             with nullcontext() if in_graph else self._eager(sequences):
-                self._decoder.read(source, sequences.source_mask, compiled=in_graph)
+                self._decoder.read(source, mask, compiled=in_graph)
 
     def read_prompts(self, sequences: Sequences, layers: Sequence[int] = ()) -> ForwardOutput:
         """Begin with the rows and slots of these sequences, and read their sources and all their tokens.

@@ -56,13 +56,19 @@ class ConditionedDecoder:
         """Encode the sources.
 
         Args:
-            source: [B, S] int64.
-            mask: [B, S] bool: which entries of source are tokens.
+            source: [B, R] int64: the first entries of all sources.
+            mask: [B, S] bool: which entries are tokens, none of them beyond R; S is the width of buffers.
             compiled: whether to encode in a compiled graph.
         """
-        outputs = self._encoder_graph(source.shape, source, mask) if compiled else self._encode(source, mask)
+        read = mask[:, : source.shape[1]]
+        outputs = self._encoder_graph(source.shape, source, read) if compiled else self._encode(source, read)
         self._sources.begin(outputs, mask)
         self._cache.is_updated = dict.fromkeys(range(len(self._sources.cache.layers)), False)
+
+    @property
+    def _hidden(self) -> Tensor:
+        """[B, R, H] output of the encoder; [B, S, H] once cross-attention has its keys and values."""
+        return self._sources.unread if self._cache.is_updated[0] else self._sources.hidden
 
     @cached_property
     def _encoder_graph(self) -> Compiled:
@@ -99,7 +105,7 @@ class ConditionedDecoder:
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
             **({"decoder_position_ids": position_ids} if self._takes_positions else {}),
-            encoder_outputs=self._sources.kind(last_hidden_state=self._sources.hidden),
+            encoder_outputs=self._sources.kind(last_hidden_state=self._hidden),
             attention_mask=self._sources.mask.expand(-1, -1, input_ids.shape[1], -1),
             past_key_values=self._cache,
             use_cache=True,
@@ -250,18 +256,20 @@ class _Sources:
 
     Attributes:
         kind: class of the encoder's output; some decoders read other attributes than its hidden states.
-        hidden: [B, S, H] hidden states of the encoder.
+        hidden: [B, R, H] hidden states of the encoder, which read R of S entries.
+        unread: [B, S, H] their place in passes that do not read them, so that graphs depend on S alone.
         mask: [B, 1, 1, S], added to scores.
         cache: keys and values of cross-attention, layer by layer.
     """
 
     kind: type[BaseModelOutput]
     hidden: Tensor
+    unread: Tensor
     mask: Tensor
 
     def __init__(self, num_layers: int):
         self._buffers = FixedBuffers()
-        self.cache = Cache(layers=[_SourceLayer() for _ in range(num_layers)])
+        self.cache = Cache(layers=[_SourceLayer(self) for _ in range(num_layers)])
 
     def begin(self, outputs: BaseModelOutput, mask: Tensor) -> None:
         hidden = outputs.last_hidden_state
@@ -270,6 +278,9 @@ class _Sources:
         # In additive form, as the explicit sums of attention need it; transformers would convert [B, S] in every pass.
         self.hidden, self.mask = hidden, additive(mask.unsqueeze(1), hidden.dtype)
         self._buffers.hold(self)
+        self.unread = self.hidden
+        if hidden.shape[1] < mask.shape[1]:
+            self.unread = hidden.new_zeros(1).expand(len(mask), mask.shape[1], hidden.shape[2])
         for layer in self.cache.layers:
             layer.is_initialized = False
 
@@ -280,15 +291,24 @@ class _SourceLayer(CacheLayerMixin):
     keys: Tensor | None
     values: Tensor | None
 
-    def __init__(self) -> None:
+    def __init__(self, sources: _Sources):
         super().__init__()
+        self._sources = sources
         self._key_buffer, self._value_buffer = FixedBuffer(), FixedBuffer()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         with torch.inference_mode(False):  # ordinary tensors, because compiled graphs read them, too
-            self.keys = self._key_buffer.holding(key_states)
-            self.values = self._value_buffer.holding(value_states)
+            self.keys = self._widened(key_states, self._key_buffer)
+            self.values = self._widened(value_states, self._value_buffer)
         self.is_initialized = True
+
+    def _widened(self, states: Tensor, buffer: FixedBuffer) -> Tensor:
+        """[B, heads, S, dim]: states [B, heads, R, dim], followed by zeros that the mask hides."""
+        num_rows, heads, read, dim = states.shape
+        shape = num_rows, heads, self._sources.mask.shape[3], dim
+        wide = buffer.zeros(shape, dtype=states.dtype, device=states.device)
+        wide[:, :, :read] = states
+        return wide
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object

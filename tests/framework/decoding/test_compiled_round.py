@@ -8,7 +8,7 @@ from torch._dynamo.utils import counters
 
 from drafters.small_transformer import SmallTransformer
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
-from framework.conformance.tiny_models import tiny_cached_lm, tiny_model, tiny_target
+from framework.conformance.tiny_models import WITH_ENCODER, tiny_cached_lm, tiny_model, tiny_target
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -16,6 +16,7 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.confidence_threshold import ConfidenceThreshold
 from framework.gamma_policies.fixed import Fixed
 from framework.kernels import compiled_graphs
+from framework.metrics.graph_counts import counted_graphs
 from framework.metrics.stopwatch import Stopwatch
 from framework.models import attention as fused_attention
 from framework.models.cached_lm import CachedLM
@@ -78,6 +79,20 @@ def usual_first(name: str) -> list:
 def test_every_drafter_gives_the_tokens_of_the_eager_loop(name, prompts, sampling):
     eager, graph = engines(tiny_target(), name, sampling, Fixed(gamma=2))
     assert tokens_of(graph, prompts) == tokens_of(eager, prompts)
+
+
+@pytest.mark.parametrize(
+    "family", [name if name == "t5" else pytest.param(name, marks=pytest.mark.slow) for name in WITH_ENCODER]
+)
+def test_a_graph_serves_sources_of_any_length(family):
+    eager, graph = engines(tiny_target(family, num_hidden_layers=1), FAST[0], DRAWN, Fixed(gamma=2))
+    sources = [RAGGED[:1], [RAGGED[0] * 7], [RAGGED[2] * 3], RAGGED[:1]]
+    expected = [tokens_of(eager, source) for source in sources]
+    assert family == "mt5" or expected[1] != expected[2], "only mt5's tokens do not depend on the source"
+    assert tokens_of(graph, sources[0]) == expected[0]
+    with counted_graphs() as graphs:
+        assert [tokens_of(graph, source) for source in sources] == expected
+    assert not graphs.compiled
 
 
 @pytest.mark.parametrize("prompts, sampling", [([RAGGED[0]], DRAWN), (RAGGED, GREEDY)], ids=["one", "ragged"])
