@@ -101,11 +101,12 @@ class _IndexedText:
 
     def append(self, token: int) -> None:
         """Add one token and index the n-grams before it, so that a suffix never matches itself."""
-        end = len(self.tokens)
-        for size in self._fitting():
-            ngram = tuple(self.tokens[-size:])
-            if not (self._keep_first and ngram in self._after):
-                self._after[ngram] = end
+        end, after = len(self.tokens), self._after
+        longest = tuple(self.tokens[-self._sizes.start :])
+        for size in range(len(longest), self._sizes.stop, -1):
+            ngram = longest[-size:]
+            if not (self._keep_first and ngram in after):
+                after[ngram] = end
         self.tokens.append(token)
 
     def continuation(self, length: int) -> list[int]:
