@@ -1,32 +1,34 @@
 """State that compiled rounds update in place: a CUDA graph reads and writes at fixed addresses."""
 
-import math
-import mmap
 from typing import Any
 
 import torch
 from torch import Tensor
 
-UNMARKED = ("cpu",)  # device types whose graphs would take marked tensors for constants, as they do with weights
+from framework.core.memory import mapped_zeros
+
+# Device types whose graphs take addresses with every call; they would take marked tensors for constants, like weights.
+UNMARKED = ("cpu",)
 
 
 class FixedBuffer:
-    """Memory for a tensor that every generation makes anew, at the same address whatever its shape.
+    """Memory for a tensor that every generation makes anew; on a GPU at the same address whatever its shape.
 
-    The memory grows and never shrinks. CUDA graphs update it where it lies, and are recorded again once it has moved.
+    That memory grows and never shrinks. CUDA graphs update it where it lies, and are recorded again once it has moved.
     """
 
     def __init__(self) -> None:
         self._memory = _new_memory(0)
 
     def zeros(self, shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor of zeros at the beginning of the memory; it overwrites earlier ones.
+        """A tensor of zeros; on a GPU it overwrites earlier ones.
 
-        On a CPU, where graphs get the address with every call, it has memory of its own. Only pages in use exist, so a
-        wide buffer costs no more than its filled part.
+        On a CPU it has memory of its own, in which only written pages exist: a wide buffer takes no more than its
+        filled part.
         """
-        if device.type in UNMARKED:
-            return _untouched_zeros(shape, dtype)
+        size = torch.Size(shape).numel()
+        if size and device.type in UNMARKED:
+            return mapped_zeros(size * dtype.itemsize, in_huge_pages=False).view(dtype).view(shape)
         return self._placed(shape, dtype, device).zero_()
 
     def holding(self, values: Tensor) -> Tensor:
@@ -48,14 +50,6 @@ class FixedBuffer:
 def _new_memory(size: int, **options: Any) -> Tensor:
     with torch.inference_mode(False):  # a tensor made in inference mode cannot be written outside it
         return torch.empty(size, **options)
-
-
-def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros in pages that the operating system provides once they are written."""
-    private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}  # Windows has no such flag
-    with torch.inference_mode(False):
-        pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, **private)
-        return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 class FixedBuffers:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-LEAST_SOURCE = 16  # least number of tokens that an encoder reads
+LEAST_SOURCE = 16  # tokens of the narrowest buffer for sources
 
 T = TypeVar("T")
 
@@ -89,7 +89,8 @@ class Sequences:
         sources = [prompt.source for prompt in prompts if isinstance(prompt, Conditioned)]
         tokens, _ = _laid_out(texts, width)
         lengths = torch.tensor([len(text) for text in texts])
-        source, source_mask = _laid_out(sources, _width_of(sources, least_source)) if sources else (None, None)
+        longest = max(map(len, sources), default=0)
+        source, source_mask = _laid_out(sources, source_width(longest, least_source)) if sources else (None, None)
         return cls(
             tokens=tokens.to(device),
             lengths=lengths.to(device),
@@ -186,10 +187,6 @@ def _laid_out(rows: list[list[int]], width: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.arange(width) < torch.tensor([[len(its)] for its in rows])
 
 
-def _width_of(sources: list[list[int]], least: int) -> int:
-    return max(least, power_of_two(max(map(len, sources))))
-
-
 def put(items: list[T], rows: list[int], new: Sequence[T]) -> None:
     """Replace the items of rows by new ones, in place."""
     for row, item in zip(rows, new, strict=True):
@@ -202,6 +199,11 @@ def power_of_two(number: int) -> int:
     Rounding sizes up keeps the number of different sizes, and so of compiled graphs, small.
     """
     return 1 << (number - 1).bit_length()
+
+
+def source_width(longest: int, least: int = LEAST_SOURCE) -> int:
+    """Width of a buffer for sources of at most `longest` tokens."""
+    return max(least, power_of_two(longest))
 
 
 class TakesTokens(Protocol):

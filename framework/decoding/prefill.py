@@ -6,6 +6,7 @@ import torch
 
 from framework.core.sequences import LEAST_SOURCE, Conditioned, Prompt, Sequences, power_of_two
 from framework.decoding.stopping import Finisher, Stopping
+from framework.models.attention import FUSED
 from framework.models.forward_output import ForwardOutput
 from framework.models.target import Target
 
@@ -15,7 +16,7 @@ LEAST_WIDTH, MOST_DOUBLED, STEP = 256, 4096, 1024
 # Compiled passes on a CPU read the filled slots alone, and unused ones take no memory (`FixedBuffer.zeros`), so their
 # widths are powers of two from this size on: one graph serves most texts.
 LEAST_ON_CPU = 4096
-# The same for the source of a single row, whose few tokens attend to its filled part alone.
+# Least width for the source of a compiled single row, whose operator for few tokens reads the filled part alone.
 LEAST_SOURCE_ON_CPU = 1024
 
 
@@ -79,10 +80,11 @@ def prefill(
     longest = max(len(prompt) for prompt in in_all)
     needed = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
     in_graphs_on_cpu = compiled and target.device.type == "cpu"
+    has_wide_source = in_graphs_on_cpu and len(prompts) == 1 and model.attention == FUSED
     sequences = Sequences.from_prompts(
         in_all[: len(prompts)],
         width=buffer_width(needed, in_graphs_on_cpu=in_graphs_on_cpu),
-        least_source=LEAST_SOURCE_ON_CPU if in_graphs_on_cpu and len(prompts) == 1 else LEAST_SOURCE,
+        least_source=LEAST_SOURCE_ON_CPU if has_wide_source else LEAST_SOURCE,
         device=target.device,
         compiled=compiled,
     )

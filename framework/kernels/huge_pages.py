@@ -3,11 +3,12 @@
 import math
 import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from threading import Lock
 
 import torch
 from torch import Tensor
+
+from framework.core.memory import mapped_zeros
 
 CHUNK = 64 * 2**20  # bytes; memory is taken when it is written
 ALIGNMENT = 64  # bytes, a line of the cache
@@ -54,10 +55,7 @@ class _Chunks:
 
 
 def _new_chunk(num_bytes: int) -> Tensor:
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return mapped_zeros(num_bytes, in_huge_pages=True)
 
 
 _CHUNKS = _Chunks()

@@ -139,7 +139,7 @@ class _SlotLayer(CacheLayerMixin):
 
     They are stored in the layout in which they are written, all rows laid end to end. A compiled graph that writes
     twice to a view of its input, as the moves of a tree or several passes of a drafter do, copies the whole input
-    before and after. Fewer or shorter rows use the beginning of the same memory.
+    before and after.
     """
 
     def __init__(self, slots: Slots):
@@ -150,19 +150,17 @@ class _SlotLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         assert not torch.compiler.is_compiling(), "the pass that makes the cache cannot be compiled"
         size = self.slots.num_rows * self.slots.capacity
-        self._clear(key_states, *((size, states.shape[1], states.shape[3]) for states in (key_states, value_states)))
+        self.keys, self.values = (
+            _zeros_in(buffer, (size, states.shape[1], states.shape[3]), states)
+            for buffer, states in ((self._key_buffer, key_states), (self._value_buffer, value_states))
+        )
         self.is_initialized = True
 
     def reset(self) -> None:
         if self.is_initialized:
-            self._clear(self.keys, self.keys.shape, self.values.shape)
-
-    def _clear(self, like: Tensor, *shapes: tuple[int, ...]) -> None:
-        """Begin with zeros: keys and values of these shapes, with the dtype and on the device of another tensor."""
-        with torch.inference_mode(False):  # ordinary tensors, because compiled graphs write them, too
             self.keys, self.values = (
-                buffer.zeros(shape, dtype=like.dtype, device=like.device)
-                for buffer, shape in zip((self._key_buffer, self._value_buffer), shapes, strict=True)
+                _zeros_in(buffer, kept.shape, kept)
+                for buffer, kept in ((self._key_buffer, self.keys), (self._value_buffer, self.values))
             )
 
     def update(
@@ -216,3 +214,9 @@ class _SlotAndStateLayer(_SlotLayer, LinearAttentionAndFullAttentionLayer):
             LinearAttentionLayer.lazy_initialization(self, **states)
         else:
             _SlotLayer.lazy_initialization(self, *keys_and_values)
+
+
+def _zeros_in(buffer: FixedBuffer, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Zeros of the dtype and on the device of another tensor; an ordinary tensor, because compiled graphs write it."""
+    with torch.inference_mode(False):
+        return buffer.zeros(shape, dtype=like.dtype, device=like.device)

@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from framework.core.cached_property import cached_property
-from framework.core.sequences import LEAST_SOURCE, Sequences, power_of_two
+from framework.core.memory import keep_freed_memory
+from framework.core.sequences import Sequences, source_width
 from framework.core.tree import Tree
 from framework.kernels.compiled_graphs import Compiled, Varying, eager_products
 from framework.models.attention import FLEX, attention_of, own_attention, running_with
@@ -33,7 +34,6 @@ from framework.models.tensor_parallel import is_sharded
 
 # Passes over more tokens per row than this compute only the logits selected by `keep`.
 FEW_TOKENS = 16
-LARGEST_KEPT = 2**25 - 2**16  # bytes: the limit of glibc's own adaptation, with room for its administration
 
 
 class CachedLM:
@@ -78,7 +78,7 @@ class CachedLM:
         """
         if reason := why_unsupported(model, context):
             raise ValueError(f"{_name(model)} cannot be served: {reason}")
-        _keep_freed_memory()
+        keep_freed_memory()
         self.model = model.eval()
         self.num_begun = 0
         self.is_sharded = is_sharded(model)
@@ -200,8 +200,9 @@ class CachedLM:
         """Encode the sources of these sequences once for all later passes; no effect in a decoder-only model."""
         source, mask = sequences.source, sequences.source_mask
         if self.text_start and source is not None and mask is not None:
-            # No row has a token after these; a wide buffer, in which all graphs of a single row agree, costs nothing.
-            num_read = max(LEAST_SOURCE, power_of_two(int(mask.any(0).sum())))
+            num_read = source.shape[1]
+            if self.device.type == "cpu":  # buffers of other devices are no wider, and counting would wait for them
+                num_read = source_width(int(mask.any(0).sum()))
             source = source[:, :num_read].clamp(max=self.num_known - 1)
             in_graph = sequences.compiled and self.compile_prefill
             with nullcontext() if in_graph else self._eager(sequences):
@@ -475,12 +476,3 @@ class CachedLM:
 
 def _name(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} ({model.config.name_or_path or 'built in memory'})"
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed tensors, which the next pass then uses again.
-
-    It returns tensors above a size to the system, which clears every page anew, and adapts that size to the largest
-    memory that was ever freed.
-    """
-    torch.empty(LARGEST_KEPT, dtype=torch.uint8)

@@ -6,7 +6,7 @@ positions as an argument. In others, the module that counts the same positions f
 takes them: T5's relative distances (Raffel et al., 2020), position tables like those of BART (Lewis et al., 2020) and
 Marian (Junczys-Dowmunt et al., 2018), and sinusoids like those of M2M-100 (Fan et al., 2021).
 
-B rows, M tokens read, W slots seen, S tokens of a source.
+B rows, M tokens read, W slots seen, S tokens in the buffer of sources, of which the encoder reads the first R.
 """
 
 import copy
@@ -56,19 +56,25 @@ class ConditionedDecoder:
         """Encode the sources.
 
         Args:
-            source: [B, R] int64: the first entries of all sources.
-            mask: [B, S] bool: which entries are tokens, none of them beyond R; S is the width of buffers.
+            source: [B, R] int64.
+            mask: [B, S] bool: which entries of the sources are tokens, none of them beyond R.
             compiled: whether to encode in a compiled graph.
         """
-        read = mask[:, : source.shape[1]]
-        outputs = self._encoder_graph(source.shape, source, read) if compiled else self._encode(source, read)
+        mask_read = mask[:, : source.shape[1]]
+        outputs = self._encoder_graph(source.shape, source, mask_read) if compiled else self._encode(source, mask_read)
         self._sources.begin(outputs, mask)
         self._cache.is_updated = dict.fromkeys(range(len(self._sources.cache.layers)), False)
 
     @property
     def _hidden(self) -> Tensor:
-        """[B, R, H] output of the encoder; [B, S, H] once cross-attention has its keys and values."""
-        return self._sources.unread if self._cache.is_updated[0] else self._sources.hidden
+        """[B, R, H] output of the encoder; once cross-attention has its keys and values, a [B, S, H] stand-in.
+
+        No layer then reads it, and graphs depend on S alone.
+        """
+        hidden = self._sources.hidden
+        if not self._cache.is_updated[0]:
+            return hidden
+        return hidden[:, :1, :1].expand(-1, self._sources.mask.shape[3], hidden.shape[2])
 
     @cached_property
     def _encoder_graph(self) -> Compiled:
@@ -256,15 +262,13 @@ class _Sources:
 
     Attributes:
         kind: class of the encoder's output; some decoders read other attributes than its hidden states.
-        hidden: [B, R, H] hidden states of the encoder, which read R of S entries.
-        unread: [B, S, H] their place in passes that do not read them, so that graphs depend on S alone.
+        hidden: [B, R, H] hidden states of the encoder.
         mask: [B, 1, 1, S], added to scores.
         cache: keys and values of cross-attention, layer by layer.
     """
 
     kind: type[BaseModelOutput]
     hidden: Tensor
-    unread: Tensor
     mask: Tensor
 
     def __init__(self, num_layers: int):
@@ -278,9 +282,6 @@ class _Sources:
         # In additive form, as the explicit sums of attention need it; transformers would convert [B, S] in every pass.
         self.hidden, self.mask = hidden, additive(mask.unsqueeze(1), hidden.dtype)
         self._buffers.hold(self)
-        self.unread = self.hidden
-        if hidden.shape[1] < mask.shape[1]:
-            self.unread = hidden.new_zeros(1).expand(len(mask), mask.shape[1], hidden.shape[2])
         for layer in self.cache.layers:
             layer.is_initialized = False
 
