@@ -16,6 +16,7 @@ LEAST_WIDTH, MOST_DOUBLED, STEP = 256, 4096, 1024
 # Compiled passes on a CPU read the filled slots alone, and unused ones take no memory (`FixedBuffer.zeros`), so their
 # widths are powers of two from this size on: one graph serves most texts.
 LEAST_ON_CPU = 4096
+LEAST_WITH_PROCESSORS = 1024  # the same for a target with logits processors, which read the whole buffer of tokens
 # Least width for the source of a compiled single row, whose operator for few tokens reads the filled part alone.
 LEAST_SOURCE_ON_CPU = 1024
 
@@ -80,10 +81,11 @@ def prefill(
     longest = max(len(prompt) for prompt in in_all)
     needed = min(longest + stopping.max_new_tokens, model.context) + max_nodes + 1
     in_graphs_on_cpu = compiled and target.device.type == "cpu"
+    least_on_cpu = LEAST_WITH_PROCESSORS if target.processors.options else LEAST_ON_CPU
     has_wide_source = in_graphs_on_cpu and len(prompts) == 1 and model.attention == FUSED
     sequences = Sequences.from_prompts(
         in_all[: len(prompts)],
-        width=buffer_width(needed, in_graphs_on_cpu=in_graphs_on_cpu),
+        width=buffer_width(needed, least_in_graphs=least_on_cpu if in_graphs_on_cpu else None),
         least_source=LEAST_SOURCE_ON_CPU if has_wide_source else LEAST_SOURCE,
         device=target.device,
         compiled=compiled,
@@ -119,10 +121,15 @@ def prefill_rows(
     return sequences, Finisher(sequences, beside.stopping, model.context), model.read_rows(sequences, rows, layers)
 
 
-def buffer_width(needed: int, *, in_graphs_on_cpu: bool) -> int:
-    """Width of a buffer for `needed` tokens per row."""
-    if in_graphs_on_cpu:
-        return max(LEAST_ON_CPU, power_of_two(needed))
+def buffer_width(needed: int, *, least_in_graphs: int | None) -> int:
+    """Width of a buffer for `needed` tokens per row.
+
+    Args:
+        needed: number of tokens.
+        least_in_graphs: least width for compiled graphs on a CPU; None: the buffer is for other decoders.
+    """
+    if least_in_graphs is not None:
+        return max(least_in_graphs, power_of_two(needed))
     if needed > MOST_DOUBLED:
         return -(-needed // STEP) * STEP
     return max(LEAST_WIDTH, power_of_two(needed))

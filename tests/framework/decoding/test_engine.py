@@ -6,6 +6,7 @@ test_proof.py shows that the engine keeps the distribution.
 import gc
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from experiments.proof.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core.draft import Draft, SamplingScheme, Shape
 from framework.core.drafter import Drafter, learns
+from framework.core.logits_processors import LogitsProcessors
 from framework.core.sampling import Sampling
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -148,7 +150,7 @@ def test_buffers_hold_prompts_budgets_and_a_draft_as_a_power_of_two(longest, max
 
 @pytest.mark.parametrize(("needed", "width"), [(1, 256), (257, 512), (4096, 4096), (4097, 5120), (32_770, 33_792)])
 def test_long_buffers_are_not_doubled(needed, width):
-    assert buffer_width(needed, in_graphs_on_cpu=False) == width
+    assert buffer_width(needed, least_in_graphs=None) == width
 
 
 @pytest.mark.parametrize(("longest", "width"), [(3, 4096), (4000, 4096), (4100, 8192)])
@@ -156,6 +158,12 @@ def test_texts_up_to_four_thousand_tokens_share_the_width_of_compiled_decoders(l
     prompts, stopping = [[5] * longest, [7]], Stopping(max_new_tokens=8)
     sequences, _, _ = prefill(tiny_target(context=6000), prompts, stopping, max_nodes=3, compiled=True)
     assert sequences.tokens.shape == (2, width)
+
+
+def test_logits_processors_read_narrower_buffers():
+    target = replace(tiny_target(context=6000), processors=LogitsProcessors({"repetition_penalty": 1.2}))
+    sequences, _, _ = prefill(target, [[5], [7]], Stopping(max_new_tokens=8), max_nodes=3, compiled=True)
+    assert sequences.tokens.shape == (2, 1024)
 
 
 def test_plain_decoding_equals_hugging_face(target):
