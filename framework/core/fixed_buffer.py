@@ -26,9 +26,8 @@ class FixedBuffer:
         On a CPU it has memory of its own, in which only written pages exist: a wide buffer takes no more than its
         filled part.
         """
-        size = torch.Size(shape).numel()
-        if size and device.type in UNMARKED:
-            return mapped_zeros(size * dtype.itemsize, in_huge_pages=False).view(dtype).view(shape)
+        if all(shape) and device.type in UNMARKED:
+            return mapped_zeros(shape, dtype, in_huge_pages=False)
         return self._placed(shape, dtype, device).zero_()
 
     def holding(self, values: Tensor) -> Tensor:

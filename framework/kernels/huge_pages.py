@@ -1,8 +1,6 @@
 """Tensors in huge pages, for fewer misses of the processor's address cache (TLB): one entry maps 2 MiB, not 4 KiB."""
 
-import math
 import mmap
-from collections.abc import Sequence
 from threading import Lock
 
 import torch
@@ -27,13 +25,6 @@ def in_huge_pages(tensors: list[Tensor]) -> Tensor:
     return torch.cat(tensors, out=copy)
 
 
-def zeros_outside_heap(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros in pages that are unmapped with the tensor; on a system without huge pages, ordinary ones."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(*shape, dtype=dtype)
-    return _new_chunk(math.prod(shape) * dtype.itemsize).view(dtype).view(*shape)
-
-
 class _Chunks:
     """Memory for many tensors, chunk by chunk; all but the latest chunk are freed with the last of their tensors."""
 
@@ -55,7 +46,7 @@ class _Chunks:
 
 
 def _new_chunk(num_bytes: int) -> Tensor:
-    return mapped_zeros(num_bytes, in_huge_pages=True)
+    return mapped_zeros((num_bytes,), torch.uint8, in_huge_pages=True)
 
 
 _CHUNKS = _Chunks()

@@ -21,9 +21,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from framework.core.memory import mapped_zeros
 from framework.kernels import cpp_operators
 from framework.kernels.file_pages import drop_unchanged_pages
-from framework.kernels.huge_pages import CHUNK, in_huge_pages, zeros_outside_heap
+from framework.kernels.huge_pages import CHUNK, in_huge_pages
 from framework.kernels.int8_linear import integer_product
 
 NAME = "packed_linear"
@@ -55,7 +56,8 @@ def pack(weight: Tensor) -> Tensor:
     tile, depth = operators().tile(), 2 if weight.dtype == torch.bfloat16 else 1
     pairs = weight.unflatten(1, (-1, depth))
     whole, rest = divmod(len(weight), tile)
-    packed = zeros_outside_heap((whole + (rest > 0), pairs.shape[1], tile, depth), weight.dtype)
+    shape = whole + (rest > 0), pairs.shape[1], tile, depth
+    packed = mapped_zeros(shape, weight.dtype, in_huge_pages=True)
     packed[:whole] = pairs[: whole * tile].unflatten(0, (whole, tile)).transpose(1, 2)
     packed[whole:, :, :rest] = pairs[whole * tile :].transpose(0, 1)
     return packed if depth > 1 else packed.squeeze(-1)

@@ -5,8 +5,9 @@ import mmap
 import pytest
 import torch
 
+from framework.core.memory import mapped_zeros
 from framework.kernels import huge_pages
-from framework.kernels.huge_pages import in_huge_pages, zeros_outside_heap
+from framework.kernels.huge_pages import in_huge_pages
 
 has_advice = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no such advice")
 
@@ -53,13 +54,13 @@ def test_copies_lie_one_below_the_other(monkeypatch, has_huge_pages):
         monkeypatch.delattr(huge_pages.mmap, "MADV_HUGEPAGE", raising=False)
     tensors = [torch.randn(3, 2), torch.randn(2, 5).T]
     assert torch.equal(in_huge_pages(tensors), torch.cat(tensors))
-    assert torch.equal(zeros_outside_heap((3, 2), torch.int8), torch.zeros(3, 2, dtype=torch.int8))
+    assert torch.equal(mapped_zeros((3, 2), torch.int8, in_huge_pages=True), torch.zeros(3, 2, dtype=torch.int8))
 
 
 @has_advice
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_zeros_outside_the_heap_have_pages_of_their_own(dtype):
-    first, second = (zeros_outside_heap((3, 5), dtype) for _ in range(2))
+    first, second = (mapped_zeros((3, 5), dtype, in_huge_pages=True) for _ in range(2))
     assert first.dtype == dtype and torch.equal(first, torch.zeros(3, 5, dtype=dtype))
     assert first.data_ptr() % mmap.PAGESIZE == second.data_ptr() % mmap.PAGESIZE == 0
     first.fill_(1)
