@@ -24,6 +24,7 @@ class InputCopy:
     scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
+    supports_trials = True
 
     def __init__(self, target: Target, *, max_ngram: int):
         """
@@ -88,8 +89,12 @@ class _Copy:
         """Number of tokens of the text, without the source."""
         return self._length
 
-    def append(self, token: int) -> None:
-        """Add the next token of the text."""
+    def extend(self, tokens: list[int]) -> None:
+        """Add the next tokens of the text."""
+        for token in tokens:
+            self._append(token)
+
+    def _append(self, token: int) -> None:
         self._length += 1
         if self._length <= self._num_start:
             return

@@ -15,6 +15,7 @@ from framework.core.validation import check_whole
 from framework.models.target import Target
 
 MATCHES = ("last", "first")
+MANY = 8  # tokens from which indexing them together is faster than one by one; 100 take 0.4 of the time
 
 
 class PromptLookup:
@@ -28,6 +29,7 @@ class PromptLookup:
     scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
+    supports_trials = True
 
     def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str, from_source: bool = True):
         """
@@ -91,16 +93,32 @@ class _IndexedText:
         self._sizes = sizes
         self._keep_first = keep_first
         self._after: dict[tuple[int, ...], int] = {}
-        for token in source:
-            self.append(token)
+        self.extend(source)
         self._num_source = len(source)
 
     def __len__(self) -> int:
         """Number of tokens of the text, without the source."""
         return len(self.tokens) - self._num_source
 
-    def append(self, token: int) -> None:
-        """Add one token and index the n-grams before it, so that a suffix never matches itself."""
+    def extend(self, tokens: list[int]) -> None:
+        """Add tokens and index the n-grams before each of them, so that a suffix never matches itself."""
+        if len(tokens) < MANY:
+            for token in tokens:
+                self._append(token)
+            return
+        begin = len(self.tokens)
+        self.tokens += tokens
+        for size in self._fitting():
+            places = range(max(begin, size), len(self.tokens))
+            columns = [self.tokens[places.start - back : places.stop - back] for back in range(size, 0, -1)]
+            found = zip(zip(*columns, strict=True), places, strict=True)
+            if self._keep_first:
+                for ngram, place in found:
+                    self._after.setdefault(ngram, place)
+            else:
+                self._after.update(found)
+
+    def _append(self, token: int) -> None:
         end, after = len(self.tokens), self._after
         longest = tuple(self.tokens[-self._sizes.start :])
         for size in range(len(longest), self._sizes.stop, -1):

@@ -39,6 +39,7 @@ class SuffixLookup:
     scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
+    supports_trials = True
 
     def __init__(
         self, target: Target, *, min_match: int, factor: float | None, history: int, corpus: PromptSource | None
@@ -145,9 +146,12 @@ class _Text:
         """Number of tokens of the text, without the source."""
         return len(self.own) - self._num_source
 
-    def append(self, token: int) -> None:
-        self.own.append(token)
-        self._matches = [other.follow(match, token) for other, match in zip(self._others, self._matches, strict=True)]
+    def extend(self, tokens: list[int]) -> None:
+        for token in tokens:
+            self.own.append(token)
+            self._matches = [
+                other.follow(match, token) for other, match in zip(self._others, self._matches, strict=True)
+            ]
 
     def longest_match(self) -> tuple[SuffixAutomaton, int, int]:
         """Automaton of the longest suffix with a continuation, position of that continuation, length of the suffix."""

@@ -7,7 +7,7 @@ temperature, top-k, top-p and min-p.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -330,8 +330,7 @@ class Outcome:
         return self.hidden[torch.arange(len(self.hidden), device=self.hidden.device), self.stop]
 
 
-@dataclass(frozen=True)
-class Readout:
+class Readout(NamedTuple):
     """Host-side record of a committed round, for tallies and gamma policies. Lists have one entry per row.
 
     Attributes:
@@ -354,5 +353,5 @@ class Readout:
 
     def of_row(self, row: int) -> "Readout":
         """The record of one row alone."""
-        lists = {name: value[row : row + 1] for name, value in vars(self).items() if name != "num_nodes"}
-        return replace(self, **lists)
+        num_nodes, *lists = self
+        return Readout(num_nodes, *(each[row : row + 1] for each in lists))

@@ -104,6 +104,21 @@ class HostDrafter(Drafter, Protocol):
     """True."""
 
 
+class WithTrials(HostDrafter, Protocol):
+    """Optional: a drafter whose drafts can be compared with the tokens that the target emits, without a target pass.
+
+    It drafts chains without uniforms, chosen and not drawn (ONE_HOT), and `propose` changes no later draft.
+    """
+
+    supports_trials: bool
+    """True."""
+
+
+def supports_trials(drafter: Drafter) -> bool:
+    """Whether the drafter is one WithTrials."""
+    return getattr(drafter, "supports_trials", False)
+
+
 class WithTrees(Drafter, Protocol):
     """Optional: a drafter with a fixed tree for every depth, reused from round to round."""
 

@@ -211,11 +211,11 @@ class TakesTokens(Protocol):
 
     def __len__(self) -> int: ...
 
-    def append(self, token: int) -> None: ...
+    def extend(self, tokens: list[int], /) -> None: ...
 
 
 def catch_up(growing: Sequence[TakesTokens], sequences: Sequences) -> None:
     """Append to each structure the tokens that its row has committed since the last call."""
     for each, text in zip(growing, sequences.texts, strict=True):
-        for token in text[len(each) :]:
-            each.append(token)
+        if new := text[len(each) :]:
+            each.extend(new)

@@ -18,6 +18,7 @@ from framework.core.drafter import (
     learns,
     models_of,
     most_nodes,
+    supports_trials,
 )
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
@@ -29,7 +30,7 @@ from framework.decoding.prefill import prefill, prefill_rows
 from framework.decoding.refill import Queue, Refill
 from framework.decoding.round_summary import HostCopy
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors
+from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors, has_trials
 from framework.kernels.compiled_graphs import eager_products
 from framework.metrics.stopwatch import Stopwatch
 from framework.metrics.tally import Tally
@@ -217,6 +218,8 @@ class Engine:
         with stopwatch.stage("begin"):
             if has_tensors(self.gamma_policy):
                 self.gamma_policy.move_to(torch.device("cpu") if drafts_on_host(self.drafter) else device)
+            if has_trials(self.gamma_policy):
+                self.gamma_policy.allow_trials(supports_trials(self.drafter) and self.verifier.token_rule)
             self.gamma_policy.begin()
             if has_trees(self.drafter):
                 self.drafter.build_trees(len(prompts), max_gamma)
@@ -277,10 +280,13 @@ class Engine:
                 "close one first"
             )
         gamma = self.gamma_policy.next_gamma()
+        trial = self._make_trial(decoding)
         packed = decoding.pipeline.next_summary(
             lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
         )
         readout = self._observe(decoding, packed, gamma)
+        if trial is not None:
+            self._observe_trial(decoding, trial, readout)
         self._prepare_next(decoding)
         return readout
 
@@ -336,6 +342,27 @@ class Engine:
             self.gamma_policy.observe(readout)
             decoding.tally.observe(readout, gamma=gamma)
         return readout
+
+    def _make_trial(self, decoding: Decoding) -> Draft | None:
+        """Draft one token that is not verified, if the gamma policy asks for it (`WithTrials`)."""
+        if not (has_trials(self.gamma_policy) and self.gamma_policy.is_trial_due):
+            return None
+        with decoding.stopwatch.stage("draft"):
+            return self.drafter.propose(decoding.sequences, 1, decoding.no_uniforms)
+
+    def _observe_trial(self, decoding: Decoding, trial: Draft, readout: Readout) -> None:
+        """Compare a trial with the tokens of its round, and pass the result to the gamma policy."""
+        assert has_trials(self.gamma_policy), "it asked for the trial"
+        offered = [0] * len(readout.active)
+        accepted = rejected = offered
+        if trial.num_nodes:
+            offered = trial.valid[:, 0].int().tolist()
+            pairs = zip(trial.tokens[:, 0].tolist(), decoding.sequences.texts, strict=True)
+            accepted = [offers * (token == text[-1]) for offers, (token, text) in zip(offered, pairs, strict=True)]
+            rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
+        self.gamma_policy.observe_trial(
+            readout._replace(num_nodes=trial.num_nodes, offered=offered, accepted=accepted, rejected=rejected)
+        )
 
     def _prepare_next(self, decoding: Decoding) -> None:
         """Replay the target's recurrent states, and let a drafter learn."""

@@ -5,6 +5,7 @@ B rows, M most tokens that a row may commit in a round.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -59,12 +60,12 @@ class Pipeline:
         return summary
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepSummary(Generic[T]):
     """Summary of a step of plain decoding: tensors on the device, lists on the host.
 
     Attributes:
-        COLUMNS: fields with one number per row, in packed order; the tokens come last.
+        COLUMNS: fields with one number per row, in the order of their definition; they are packed before the tokens.
         tokens: [B, M] int64: the first num_committed[b] of row b are committed.
         num_committed: [B] int64.
         healthy: [B] bool: whether the sampled distributions are finite and not all zero.
@@ -88,13 +89,15 @@ class StepSummary(Generic[T]):
         return cls._of(packed.tolist())
 
     @classmethod
-    def _of(cls, rows: list[list[int]]) -> Self:
-        columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(cls.COLUMNS)}
-        tokens: Any = [row[len(columns) :] for row in rows]
-        return cls(tokens, **columns)
+    def _of(cls, rows: list[list[int]], *last_columns: list[int]) -> Self:
+        """Lists of the fields from packed rows, except for the last columns, which are given."""
+        num_columns = len(cls.COLUMNS) - len(last_columns)
+        columns: Any = map(list, islice(zip(*rows, strict=True), num_columns))
+        tokens: Any = [row[num_columns:] for row in rows]
+        return cls(tokens, *columns, *last_columns)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RoundSummary(StepSummary[T]):
     """Summary of a speculative round.
 
@@ -117,7 +120,6 @@ class RoundSummary(StepSummary[T]):
         """As `StepSummary.unpack`; a packed `StepSummary` of one token becomes that of a round without a draft."""
         rows = packed.tolist()
         if len(rows[0]) == len(StepSummary.COLUMNS) + 1:
-            step: StepSummary[list[Any]] = StepSummary._of(rows)
-            zeros: Any = [0] * len(rows)
-            return cls(**vars(step), num_nodes=zeros, offered=zeros, accepted=zeros, rejected=zeros)
+            zeros = [0] * len(rows)
+            return cls._of(rows, zeros, zeros, zeros, zeros)
         return cls._of(rows)

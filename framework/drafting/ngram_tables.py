@@ -147,8 +147,12 @@ class TextCounts:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def append(self, token: int) -> None:
-        """Append one token, and count it after every context that it follows."""
+    def extend(self, tokens: list[int]) -> None:
+        """Append tokens, and count each after every context that it follows."""
+        for token in tokens:
+            self._append(token)
+
+    def _append(self, token: int) -> None:
         context = self.tokens[-self._longest_context :] if self._longest_context else []
         for start in range(len(context)):
             self._after[tuple(context[start:])][token] += 1

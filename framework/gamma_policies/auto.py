@@ -15,6 +15,8 @@ from framework.core.validation import check_number
 from framework.gamma_policies.gamma_policy import LARGEST
 from framework.gamma_policies.round_profile import AcceptanceByRow, RoundProfile
 
+ROUNDS_PER_TRIAL = 8  # trials then take about 0.2% of the time of rounds without a draft
+
 
 class Auto:
     """The gamma of the largest expected number of tokens per measured round time, among a few gammas and 0.
@@ -25,9 +27,10 @@ class Auto:
     decode. Drafting pays if the best gamma is faster than a round without a draft by `margin`; a round in which the
     drafter finds nothing takes time, too.
 
-    While it does not, the cheapest draft that can pay tests the rates, and a budget limits what tests lose: every round
-    without a draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By
-    the profile's times, tests therefore cost at most `most_loss` of the rounds without a draft.
+    While it does not, a trial (`WithTrials`) tests the rates in every eighth round, if the loop can make trials.
+    Otherwise the cheapest draft that can pay tests them, and a budget limits what tests lose: every round without a
+    draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By the
+    profile's times, tests therefore cost at most `most_loss` of the rounds without a draft.
 
     One gamma is chosen for all rows. Every generation starts anew, so equal profiles and seeds give equal tokens.
     """
@@ -72,6 +75,7 @@ class Auto:
         self._prior_weight, self._forgetting = prior_weight, forgetting
         self.awaits_profile = profile is None
         self._in_use: _Candidates | None = None
+        self._allows_trials = False
         if profile is not None:
             self._in_use = _Candidates.from_profile(_read(profile), self.gammas, margin)
         self.begin()
@@ -110,13 +114,15 @@ class Auto:
     def begin(self) -> None:
         self._acceptance = AcceptanceByRow(self.max_gamma, forgetting=self._forgetting)
         self._num_tried = self._num_found = 0.0  # rounds in which the drafter looked for a draft, and found one
+        self._active: list[int] = []  # `Readout.active` of the latest round
         self._budget = 0.0  # for tests, in rounds without a draft
+        self._num_untried = 0  # rounds since the latest trial
         self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
 
     def begin_rows(self, rows: list[int]) -> None:
         self._acceptance.begin_rows(rows)
-        self._best = None
+        self._active, self._best = [], None
 
     def next_gamma(self) -> int:
         """
@@ -129,8 +135,17 @@ class Auto:
         if self._pays:
             self._gamma = self._best
         else:
-            self._gamma = self._candidates.test if self._budget >= self._candidates.lost_by_test else 0
+            is_tested = not self._allows_trials and self._budget >= self._candidates.lost_by_test
+            self._gamma = self._candidates.test if is_tested else 0
         return self._gamma
+
+    def allow_trials(self, allowed: bool) -> None:
+        self._allows_trials = allowed
+
+    @property
+    def is_trial_due(self) -> bool:
+        can_pay = self._allows_trials and self._candidates.test > 0
+        return can_pay and not self._pays and self._num_untried >= ROUNDS_PER_TRIAL
 
     @property
     def found(self) -> float:
@@ -151,16 +166,24 @@ class Auto:
         return best if speeds[best] >= 1 + self._margin else 0
 
     def observe(self, readout: Readout) -> None:
-        rows_before = self._acceptance.active
-        self._acceptance.observe(self._gamma, readout)
-        if self._gamma and max(readout.max_depth) > 0:  # a row's last token needs no draft
-            self._num_tried = self._forgetting * self._num_tried + 1
-            self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
-        if self._gamma or rows_before != self._acceptance.active:
-            self._best = None
+        if self._gamma or readout.active != self._active:  # other rounds change no rate
+            self._learn(self._gamma, readout)
+        self._num_untried += 1
         if not self._pays:
             self._budget = min(self._budget + self._gain(readout), self._candidates.lost_by_test)
         self._is_paused = not readout.num_nodes
+
+    def observe_trial(self, readout: Readout) -> None:
+        self._num_untried = 0
+        self._learn(1, readout)
+
+    def _learn(self, gamma: int, readout: Readout) -> None:
+        """Update the rates by a draft of this gamma, and note which rows decode."""
+        self._acceptance.observe(gamma, readout)
+        if gamma and max(readout.max_depth) > 0:  # a row's last token needs no draft
+            self._num_tried = self._forgetting * self._num_tried + 1
+            self._num_found = self._forgetting * self._num_found + bool(readout.num_nodes)
+        self._active, self._best = readout.active, None
 
     def _gain(self, readout: Readout) -> float:
         """Change of the budget for tests by a round, in rounds without a draft; negative for a test that loses."""

@@ -91,6 +91,32 @@ def has_rows(policy: GammaPolicy) -> TypeGuard[WithRows]:
     return hasattr(policy, "begin_rows")
 
 
+class WithTrials(GammaPolicy, Protocol):
+    """Optional: a policy that tests a drafter by trials, which take no target pass.
+
+    A trial is a draft of one token beside a round without a draft. It is compared with the token that the target emits,
+    which is the drafted one as often as the usual rule would have accepted it: with probability p of that token.
+    """
+
+    def allow_trials(self, allowed: bool) -> None:
+        """Say whether the loop can make trials, before `begin`; until then it cannot."""
+        ...
+
+    @property
+    def is_trial_due(self) -> bool:
+        """Whether to make a trial beside the round that `next_gamma` has begun."""
+        ...
+
+    def observe_trial(self, readout: Readout) -> None:
+        """Called after `observe` with the readout that the trial would have had as a round's draft."""
+        ...
+
+
+def has_trials(policy: GammaPolicy) -> TypeGuard[WithTrials]:
+    """Whether the policy is one WithTrials."""
+    return hasattr(policy, "observe_trial")
+
+
 class WithTensors(GammaPolicy, Protocol):
     """Optional: a policy with tensors that serve all generations."""
 

@@ -1,6 +1,7 @@
 """Raw counts of rounds. Ratios are derived last, so that the tallies of several runs add up."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -27,10 +28,10 @@ class Tally:
         max_gamma: largest depth of a draft.
         max_nodes: largest number of nodes of a draft; None: max_gamma, as for chains.
         shape: shape of the drafts.
-        accepted: [max_gamma + 1, max_gamma + 1]: rounds by offered depth (first axis) and accepted depth. If acceptance
-            reaches the end of a branch, the accepted depth also counts as the offered one.
-        passes: [max_nodes + 1]: target passes by number of nodes read, pending not counted.
-        gammas: [max_gamma + 1]: target passes by the gamma that the policy chose.
+        rounds: number of rounds by (offered depth, accepted depth). If acceptance reaches the end of a branch, the
+            accepted depth also counts as the offered one.
+        passes_by_nodes: number of target passes by number of nodes read, pending not counted.
+        passes_by_gamma: number of target passes by the gamma that the policy chose.
         committed: committed tokens, the replaced or bonus token of every round included.
         detailed: whether the sums below are computed; they need every distribution in full, so timed runs omit them.
         token_rule: whether nodes are accepted with probability min(1, p / q), so that overlap predicts acceptance.
@@ -49,9 +50,9 @@ class Tally:
     shape: Shape = Shape.CHAIN
     detailed: bool = False
     token_rule: bool = True
-    accepted: np.ndarray = field(init=False)
-    passes: np.ndarray = field(init=False)
-    gammas: np.ndarray = field(init=False)
+    rounds: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
+    passes_by_nodes: Counter[int] = field(default_factory=Counter, init=False)
+    passes_by_gamma: Counter[int] = field(default_factory=Counter, init=False)
     committed: int = 0
     overlap: float = 0
     overlap_tested: int = 0
@@ -60,12 +61,6 @@ class Tally:
     optimum_tested: int = 0
     expected: float = 0
     expected_variance: float = 0
-
-    def __post_init__(self) -> None:
-        self.accepted = np.zeros((self.max_gamma + 1, self.max_gamma + 1))
-        most = self.max_gamma if self.max_nodes is None else self.max_nodes
-        self.passes = np.zeros(most + 1)
-        self.gammas = np.zeros(self.max_gamma + 1)
 
     def emptied(self) -> "Tally":
         """An empty tally with the same settings."""
@@ -78,15 +73,15 @@ class Tally:
             gamma: the round's gamma; None: unknown, and not counted.
         """
         if gamma is not None:
-            self.gammas[gamma] += 1
+            self.passes_by_gamma[gamma] += 1
         if not readout.num_nodes:
-            self.accepted[0, 0] += sum(readout.active)
+            self.rounds[0, 0] += sum(readout.active)
         else:
             rows = zip(readout.active, readout.offered, readout.accepted, readout.rejected, strict=True)
             for active, offered, accepted, rejected in rows:
                 if active:
-                    self.accepted[offered if rejected else accepted, accepted] += 1
-        self.passes[readout.num_nodes] += 1
+                    self.rounds[offered if rejected else accepted, accepted] += 1
+        self.passes_by_nodes[readout.num_nodes] += 1
         self.committed += sum(readout.committed)
 
     def observe_distributions(self, outcome: Outcome) -> None:
@@ -149,6 +144,24 @@ class Tally:
         for each in (first, *others):
             total.add(each)
         return total
+
+    @property
+    def accepted(self) -> np.ndarray:
+        """[max_gamma + 1, max_gamma + 1]: `rounds` by offered depth (first axis) and accepted depth."""
+        table = np.zeros((self.max_gamma + 1, self.max_gamma + 1))
+        for depths, number in self.rounds.items():
+            table[depths] = number
+        return table
+
+    @property
+    def passes(self) -> np.ndarray:
+        """[max_nodes + 1]: `passes_by_nodes`."""
+        return _counts(self.passes_by_nodes, self.max_gamma if self.max_nodes is None else self.max_nodes)
+
+    @property
+    def gammas(self) -> np.ndarray:
+        """[max_gamma + 1]: `passes_by_gamma`."""
+        return _counts(self.passes_by_gamma, self.max_gamma)
 
     @property
     def num_passes(self) -> float:
@@ -245,6 +258,11 @@ class Tally:
         offered = self.accepted.sum(1).tolist()
         total = sum(count * theory.expected_tokens(alpha, nodes) for nodes, count in enumerate(offered))
         return ratio(total, self.num_rounds)
+
+
+def _counts(counter: Counter[int], largest: int) -> np.ndarray:
+    """[largest + 1]: the count of every whole number from 0 on."""
+    return np.array([float(counter[number]) for number in range(largest + 1)])
 
 
 def ratio(numerator: float, denominator: float) -> float | None:

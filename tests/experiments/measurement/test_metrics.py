@@ -48,8 +48,8 @@ def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
     """Rounds of one row that drafted so many nodes each; what became of them is left open."""
     tally = Tally(max_gamma)
     for nodes in drafts:
-        tally.passes[nodes] += 1
-        tally.accepted[nodes, 0] += 1
+        tally.passes_by_nodes[nodes] += 1
+        tally.rounds[nodes, 0] += 1
     return tally
 
 
@@ -93,8 +93,8 @@ def test_occupancy() -> None:
         )
 
     tally = Tally(4)
-    tally.passes[4] = 4
-    tally.accepted[4, 1] = 4 + 2
+    tally.passes_by_nodes[4] = 4
+    tally.rounds[4, 1] = 4 + 2
     assert occupancy([run([9, 5], tally)]) == 6 / 8
     assert occupancy([run([9, 5], None)]) == 12 / 16
     assert occupancy([run([9, 9], None), run([3], None)]) == 1
@@ -144,13 +144,13 @@ def test_where_gamma_varies_each_figure_is_over_the_drafts_that_were_made() -> N
 def test_the_oracle_drafts_what_was_accepted_and_no_more() -> None:
     """Rounds of four nodes, of which 0, 1, 4 and 4 were accepted: 13 tokens for .9 of drafting and 5.1 of passes."""
     tally = Tally(4)
-    tally.passes[4] = 4
+    tally.passes_by_nodes[4] = 4
     for accepted in (0, 1, 4, 4):
-        tally.accepted[4, accepted] += 1
+        tally.rounds[4, accepted] += 1
     found = predicted(tally, alpha=0.8, tau=13 / 4)
     assert found["speedup/oracle_gamma"] == pytest.approx(13 / (0.9 + 5.1))
     assert found["speedup/zero_overhead"] == pytest.approx(13 / (1.6 + 6))
-    tally.passes[4] = 2  # two rows at a time, which have one gamma
+    tally.passes_by_nodes[4] = 2  # two rows at a time, which have one gamma
     assert "speedup/oracle_gamma" not in predicted(tally, alpha=0.8, tau=13 / 4)
 
 

@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensor
 
 from experiments.proof.tiny_drafters import NAMES, tiny_factory
 from framework.conformance.tiny_models import tiny_target
-from framework.core.draft import Draft, SamplingScheme, Shape
+from framework.core.draft import Draft, Readout, SamplingScheme, Shape
 from framework.core.drafter import Drafter, learns
 from framework.core.logits_processors import LogitsProcessors
 from framework.core.sampling import Sampling
@@ -29,7 +29,9 @@ from framework.decoding.stopping import Stopping
 from framework.gamma_policies.fixed import Fixed
 from framework.metrics.stopwatch import Stopwatch
 from framework.models.target import Target
+from framework.verifiers.block import BlockVerification
 from framework.verifiers.speculative_sampling import SpeculativeSampling
+from framework.verifiers.verifier import Verifier
 from tests.support.drafter_kinds import FAST, KINDS, every_drafter
 from tests.support.slow_cases import mostly_slow
 
@@ -398,3 +400,60 @@ def test_gamma_is_checked():
     for wrong in (-1, 1.5, True, "4", None):
         with pytest.raises(ValueError, match=r"^gamma is "):
             Fixed(gamma=wrong)
+
+
+class Trying(Fixed):
+    """Drafts nothing, and asks for a trial in every round."""
+
+    is_trial_due = True
+
+    def __init__(self):
+        super().__init__(gamma=1)
+        self.allowed: list[bool] = []
+        self.seen: list[Readout] = []
+
+    def next_gamma(self) -> int:
+        return 0
+
+    def allow_trials(self, allowed: bool) -> None:
+        self.allowed.append(allowed)
+
+    def observe_trial(self, readout: Readout) -> None:
+        self.seen.append(readout)
+
+
+def test_a_trial_is_compared_with_the_token_of_its_round_and_changes_nothing() -> None:
+    """One row drafts the target's tokens, one others, one nothing; the first ends after its third token."""
+    target, prompts = tiny_target(), [[5, 6, 7, 8], [9, 3], [30]]
+    expected = plain(target, prompts, Stopping(max_new_tokens=6)).tokens
+    expected[0] = expected[0][:3]
+    stopping = Stopping(max_new_tokens=6, eos_ids=(expected[0][2],))
+    assert expected[0][2] not in expected[0][:2] + expected[1] + expected[2]
+
+    class Guessing(Scripted):
+        supports_trials = True
+
+        def propose(self, sequences, gamma, uniforms):
+            assert gamma == 1 and not uniforms.numel()
+            place = len(sequences.texts[1]) - len(prompts[1])
+            return Draft.from_lists(
+                [[expected[0][min(place, 2)]], [expected[1][place] ^ 1], []], sequences.tokens.device
+            )
+
+    policy = Trying()
+    decoder = Engine(target=target, drafter=Guessing(None), gamma_policy=policy, sampling=GREEDY)
+    found = speculative(decoder, prompts, stopping)
+    assert found.tokens == expected and policy.allowed == [True]
+    assert found.tally.metrics()["undrafted"] == 1 and found.tally.metrics()["alpha/empirical"] is None
+    tried = [(seen.num_nodes, seen.offered, seen.accepted, seen.rejected) for seen in policy.seen]
+    assert tried == [(1, [1, 1, 0], [1, 0, 0], [0, 1, 0])] * 5
+    assert [seen.active for seen in policy.seen] == [[1, 1, 1]] * 2 + [[0, 1, 1]] * 3
+
+
+@pytest.mark.parametrize("verifier", [None, BlockVerification()])
+def test_trials_need_a_drafter_that_supports_them_and_the_rule_that_they_imitate(verifier: Verifier | None) -> None:
+    drafter, policy = Scripted(lambda tokens, gamma: [1] * gamma), Trying()
+    drafter.supports_trials = verifier is not None
+    decoder = Engine(target=tiny_target(), drafter=drafter, verifier=verifier, gamma_policy=policy, sampling=GREEDY)
+    decoder.begin([[5, 6]], stopping=Stopping(2), seeds=[0], detailed=False, stopwatch=Stopwatch(torch.device("cpu")))
+    assert policy.allowed == [False]

@@ -154,6 +154,32 @@ def test_drafts_that_can_never_pay_are_not_tested() -> None:
     assert gammas(policy, *[NOTHING] * 300) == [0] * 301 and policy.usable == [0]
 
 
+def test_trials_replace_tests_that_cost_a_target_pass() -> None:
+    """Every eighth round; three accepted ones give a rate of 3 / 4, and 1.75 tokens take 1.5."""
+    policy = auto({0: 1.0, 1: 1.5, 2: 2.5}, acceptance=[0.0], candidates=[0, 1, 2], most_loss=1)
+    policy.allow_trials(True)
+    made = []
+    for number in range(8 * 4):
+        assert policy.next_gamma() == 0
+        due = policy.is_trial_due
+        policy.observe(readout(NOTHING))
+        if due:
+            made.append(number)
+            policy.observe_trial(readout((1, 1)) if number > 8 else readout(REJECTED))
+    assert made == [8, 17, 26] and policy.rates == [pytest.approx([2 / 4, 0.0])] and policy.next_gamma() == 0
+    policy.observe_trial(readout((1, 1)))
+    assert policy.next_gamma() == 1 and not policy.is_trial_due  # rounds of a draft need no trial
+    policy.allow_trials(False)
+    policy.begin()
+    assert gammas(policy, NOTHING) == [0, 1]
+
+
+def test_drafts_that_can_never_pay_are_not_tried() -> None:
+    policy = auto({0: 1.0, 1: 2.0, 2: 3.0}, acceptance=[1.0], candidates=[0, 1, 2])
+    policy.allow_trials(True)
+    assert gammas(policy, *[NOTHING] * 300) == [0] * 301 and not policy.is_trial_due
+
+
 def test_tests_of_a_drafter_that_never_agrees_cost_no_more_than_allowed() -> None:
     """In rounds without a draft: most_loss for each of them; the profile expects that drafting does not pay."""
     dice = random.Random(0)

@@ -1,7 +1,5 @@
 """Mean accepted lengths by the definitions of other projects, against rounds counted by hand."""
 
-from dataclasses import replace
-
 import pytest
 
 from framework.metrics.accepted_length import AcceptedLengths, Request
@@ -19,7 +17,7 @@ def test_ragged_rounds_with_an_end_of_text_among_the_accepted_nodes() -> None:
     tally = Tally(3)
     last = readout((3, 1), (2, 2), (0, 0, False))
     tally.observe(readout((3, 3), (3, 0), (1, 1)))
-    tally.observe(replace(last, committed=[2, 2, 0]))
+    tally.observe(last._replace(committed=[2, 2, 0]))
     tally.observe(readout((0, 0), (0, 0, False), (0, 0, False)))
     requests = [Request(8, accepted=4, rounds=3), Request(4, accepted=2, rounds=2), Request(3, accepted=1, rounds=1)]
     found = AcceptedLengths.of(tally, requests)
