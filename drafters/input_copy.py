@@ -24,7 +24,6 @@ class InputCopy:
     scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
-    supports_trials = True
 
     def __init__(self, target: Target, *, max_ngram: int):
         """
@@ -57,8 +56,11 @@ class InputCopy:
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens; rows without a known position in the input have no valid node."""
+        return Draft.from_lists(self.look_up(sequences, gamma), sequences.tokens.device)
+
+    def look_up(self, sequences: Sequences, gamma: int) -> list[list[int]]:
         catch_up(self._copies, sequences)
-        return Draft.from_lists([copy.next_tokens(gamma) for copy in self._copies], sequences.tokens.device)
+        return [copy.next_tokens(gamma) for copy in self._copies]
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -29,7 +29,6 @@ class PromptLookup:
     scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
-    supports_trials = True
 
     def __init__(self, target: Target, *, max_ngram: int, min_ngram: int, match: str, from_source: bool = True):
         """
@@ -72,8 +71,11 @@ class PromptLookup:
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy gamma tokens in rows with a match; other rows have no valid node."""
+        return Draft.from_lists(self.look_up(sequences, gamma), sequences.tokens.device)
+
+    def look_up(self, sequences: Sequences, gamma: int) -> list[list[int]]:
         catch_up(self._texts, sequences)
-        return Draft.from_lists([text.continuation(gamma) for text in self._texts], sequences.tokens.device)
+        return [text.continuation(gamma) for text in self._texts]
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

@@ -39,7 +39,6 @@ class SuffixLookup:
     scheme = SamplingScheme.ONE_HOT
     shape = Shape.CHAIN
     on_host = True
-    supports_trials = True
 
     def __init__(
         self, target: Target, *, min_match: int, factor: float | None, history: int, corpus: PromptSource | None
@@ -99,8 +98,11 @@ class SuffixLookup:
 
     def propose(self, sequences: Sequences, gamma: int, uniforms: Tensor) -> Draft:
         """Copy at most gamma tokens in rows with a match; other rows have no valid node."""
+        return Draft.from_lists(self.look_up(sequences, gamma), sequences.tokens.device)
+
+    def look_up(self, sequences: Sequences, gamma: int) -> list[list[int]]:
         catch_up(self._texts, sequences)
-        return Draft.from_lists([self._copy(text, gamma) for text in self._texts], sequences.tokens.device)
+        return [self._copy(text, gamma) for text in self._texts]
 
     def observe(self, sequences: Sequences, outcome: Outcome) -> None:
         pass

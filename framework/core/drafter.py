@@ -104,19 +104,20 @@ class HostDrafter(Drafter, Protocol):
     """True."""
 
 
-class WithTrials(HostDrafter, Protocol):
-    """Optional: a drafter whose drafts can be compared with the tokens that the target emits, without a target pass.
+class Lookup(HostDrafter, Protocol):
+    """Optional: a drafter of ONE_HOT chains whose tokens can be had without a draft.
 
-    It drafts chains without uniforms, chosen and not drawn (ONE_HOT), and `propose` changes no later draft.
+    The loop can then compare them with the tokens that the target emits, without a target pass for them.
     """
 
-    supports_trials: bool
-    """True."""
+    def look_up(self, sequences: Sequences, gamma: int) -> list[list[int]]:
+        """The tokens per row that `propose` would draft; may be called in any round, in place of it."""
+        ...
 
 
-def supports_trials(drafter: Drafter) -> bool:
-    """Whether the drafter is one WithTrials."""
-    return getattr(drafter, "supports_trials", False)
+def looks_up(drafter: Drafter) -> TypeGuard[Lookup]:
+    """Whether the drafter is a Lookup."""
+    return hasattr(drafter, "look_up")
 
 
 class WithTrees(Drafter, Protocol):

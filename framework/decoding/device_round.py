@@ -61,11 +61,6 @@ class Decoding(Rows):
         """Draft without nodes, one for all rounds."""
         return Draft.empty(self.sequences.num_rows, self.sequences.tokens.device)
 
-    @cached_property
-    def no_uniforms(self) -> Tensor:
-        """[B, 0] float64, in host memory."""
-        return torch.empty(self.sequences.num_rows, 0, dtype=torch.float64)
-
     def next_uniforms(self) -> RoundUniforms:
         """Fresh uniforms for one round."""
         return RoundUniforms(self.uniforms.next_round(), self.uniforms.of_this_round_on_host())

@@ -16,9 +16,9 @@ from framework.core.drafter import (
     hidden_layers_of,
     is_refillable,
     learns,
+    looks_up,
     models_of,
     most_nodes,
-    supports_trials,
 )
 from framework.core.sampling import Sampling
 from framework.core.sequences import Prompt, Sequences
@@ -219,7 +219,7 @@ class Engine:
             if has_tensors(self.gamma_policy):
                 self.gamma_policy.move_to(torch.device("cpu") if drafts_on_host(self.drafter) else device)
             if has_trials(self.gamma_policy):
-                self.gamma_policy.allow_trials(supports_trials(self.drafter) and self.verifier.token_rule)
+                self.gamma_policy.allow_trials(looks_up(self.drafter) and self.verifier.token_rule)
             self.gamma_policy.begin()
             if has_trees(self.drafter):
                 self.drafter.build_trees(len(prompts), max_gamma)
@@ -280,7 +280,7 @@ class Engine:
                 "close one first"
             )
         gamma = self.gamma_policy.next_gamma()
-        trial = self._make_trial(decoding)
+        trial = self._trial(decoding)
         packed = decoding.pipeline.next_summary(
             lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
         )
@@ -343,25 +343,22 @@ class Engine:
             decoding.tally.observe(readout, gamma=gamma)
         return readout
 
-    def _make_trial(self, decoding: Decoding) -> Draft | None:
-        """Draft one token that is not verified, if the gamma policy asks for it (`WithTrials`)."""
+    def _trial(self, decoding: Decoding) -> list[list[int]] | None:
+        """Tokens that a round of gamma = 1 would draft, if the gamma policy asks for a trial (`WithTrials`)."""
         if not (has_trials(self.gamma_policy) and self.gamma_policy.is_trial_due):
             return None
+        assert looks_up(self.drafter), "checked when the generation began"
         with decoding.stopwatch.stage("draft"):
-            return self.drafter.propose(decoding.sequences, 1, decoding.no_uniforms)
+            return self.drafter.look_up(decoding.sequences, 1)
 
-    def _observe_trial(self, decoding: Decoding, trial: Draft, readout: Readout) -> None:
+    def _observe_trial(self, decoding: Decoding, trial: list[list[int]], readout: Readout) -> None:
         """Compare a trial with the tokens of its round, and pass the result to the gamma policy."""
         assert has_trials(self.gamma_policy), "it asked for the trial"
-        offered = [0] * len(readout.active)
-        accepted = rejected = offered
-        if trial.num_nodes:
-            offered = trial.valid[:, 0].int().tolist()
-            pairs = zip(trial.tokens[:, 0].tolist(), decoding.sequences.texts, strict=True)
-            accepted = [offers * (token == text[-1]) for offers, (token, text) in zip(offered, pairs, strict=True)]
-            rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
+        offered = list(map(len, trial))
+        accepted = [int(text[-1:] == drafted) for text, drafted in zip(decoding.sequences.texts, trial, strict=True)]
+        rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
         self.gamma_policy.observe_trial(
-            readout._replace(num_nodes=trial.num_nodes, offered=offered, accepted=accepted, rejected=rejected)
+            readout._replace(num_nodes=max(offered), offered=offered, accepted=accepted, rejected=rejected)
         )
 
     def _prepare_next(self, decoding: Decoding) -> None:

@@ -15,7 +15,7 @@ from framework.core.validation import check_number
 from framework.gamma_policies.gamma_policy import LARGEST
 from framework.gamma_policies.round_profile import AcceptanceByRow, RoundProfile
 
-ROUNDS_PER_TRIAL = 8  # trials then take about 0.2% of the time of rounds without a draft
+ROUNDS_PER_TRIAL = 32  # trials then take about 0.3% of the time of rounds without a draft
 
 
 class Auto:
@@ -27,10 +27,10 @@ class Auto:
     decode. Drafting pays if the best gamma is faster than a round without a draft by `margin`; a round in which the
     drafter finds nothing takes time, too.
 
-    While it does not, a trial (`WithTrials`) tests the rates in every eighth round, if the loop can make trials.
-    Otherwise the cheapest draft that can pay tests them, and a budget limits what tests lose: every round without a
-    draft adds `most_loss` of its time, up to the cost of a test that commits the target's own token only. By the
-    profile's times, tests therefore cost at most `most_loss` of the rounds without a draft.
+    While it does not, trials (`WithTrials`) test the rates, one in 32 rounds, if the loop can make them. Otherwise the
+    cheapest draft that can pay tests them, and a budget limits what tests lose: every round without a draft adds
+    `most_loss` of its time, up to the cost of a test that commits the target's own token only. By the profile's times,
+    tests therefore cost at most `most_loss` of the rounds without a draft.
 
     One gamma is chosen for all rows. Every generation starts anew, so equal profiles and seeds give equal tokens.
     """
@@ -116,7 +116,7 @@ class Auto:
         self._num_tried = self._num_found = 0.0  # rounds in which the drafter looked for a draft, and found one
         self._active: list[int] = []  # `Readout.active` of the latest round
         self._budget = 0.0  # for tests, in rounds without a draft
-        self._num_untried = 0  # rounds since the latest trial
+        self._num_untried = 0  # rounds since that of the latest trial
         self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
 
@@ -145,7 +145,7 @@ class Auto:
     @property
     def is_trial_due(self) -> bool:
         can_pay = self._allows_trials and self._candidates.test > 0
-        return can_pay and not self._pays and self._num_untried >= ROUNDS_PER_TRIAL
+        return can_pay and not self._pays and self._num_untried >= ROUNDS_PER_TRIAL - 1
 
     @property
     def found(self) -> float:

@@ -431,14 +431,13 @@ def test_a_trial_is_compared_with_the_token_of_its_round_and_changes_nothing() -
     assert expected[0][2] not in expected[0][:2] + expected[1] + expected[2]
 
     class Guessing(Scripted):
-        supports_trials = True
-
         def propose(self, sequences, gamma, uniforms):
-            assert gamma == 1 and not uniforms.numel()
+            raise AssertionError("a trial is no draft")
+
+        def look_up(self, sequences, gamma):
+            assert gamma == 1
             place = len(sequences.texts[1]) - len(prompts[1])
-            return Draft.from_lists(
-                [[expected[0][min(place, 2)]], [expected[1][place] ^ 1], []], sequences.tokens.device
-            )
+            return [[expected[0][min(place, 2)]], [expected[1][place] ^ 1], []]
 
     policy = Trying()
     decoder = Engine(target=target, drafter=Guessing(None), gamma_policy=policy, sampling=GREEDY)
@@ -453,7 +452,8 @@ def test_a_trial_is_compared_with_the_token_of_its_round_and_changes_nothing() -
 @pytest.mark.parametrize("verifier", [None, BlockVerification()])
 def test_trials_need_a_drafter_that_supports_them_and_the_rule_that_they_imitate(verifier: Verifier | None) -> None:
     drafter, policy = Scripted(lambda tokens, gamma: [1] * gamma), Trying()
-    drafter.supports_trials = verifier is not None
+    if verifier is not None:
+        drafter.look_up = lambda sequences, gamma: []
     decoder = Engine(target=tiny_target(), drafter=drafter, verifier=verifier, gamma_policy=policy, sampling=GREEDY)
     decoder.begin([[5, 6]], stopping=Stopping(2), seeds=[0], detailed=False, stopwatch=Stopwatch(torch.device("cpu")))
     assert policy.allowed == [False]

@@ -11,7 +11,7 @@ from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
 from framework.decoding.engine import Engine
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.auto import Auto
+from framework.gamma_policies.auto import ROUNDS_PER_TRIAL, Auto
 from framework.gamma_policies.gamma_policy import Costs
 from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile, give_costs
 from tests.support.random_cases import Table
@@ -155,18 +155,22 @@ def test_drafts_that_can_never_pay_are_not_tested() -> None:
 
 
 def test_trials_replace_tests_that_cost_a_target_pass() -> None:
-    """Every eighth round; three accepted ones give a rate of 3 / 4, and 1.75 tokens take 1.5."""
+    """One rejected trial and two accepted ones make a rate of 2 / 4, and 1.5 tokens take 1.5; the next one pays."""
     policy = auto({0: 1.0, 1: 1.5, 2: 2.5}, acceptance=[0.0], candidates=[0, 1, 2], most_loss=1)
     policy.allow_trials(True)
     made = []
-    for number in range(8 * 4):
+    for number in range(3 * ROUNDS_PER_TRIAL):
         assert policy.next_gamma() == 0
         due = policy.is_trial_due
         policy.observe(readout(NOTHING))
         if due:
             made.append(number)
-            policy.observe_trial(readout((1, 1)) if number > 8 else readout(REJECTED))
-    assert made == [8, 17, 26] and policy.rates == [pytest.approx([2 / 4, 0.0])] and policy.next_gamma() == 0
+            policy.observe_trial(readout((1, 1)) if len(made) > 1 else readout(REJECTED))
+    assert (
+        made == [place * ROUNDS_PER_TRIAL - 1 for place in (1, 2, 3)]
+        and policy.rates == [pytest.approx([2 / 4, 0.0])]
+        and policy.next_gamma() == 0
+    )
     policy.observe_trial(readout((1, 1)))
     assert policy.next_gamma() == 1 and not policy.is_trial_due  # rounds of a draft need no trial
     policy.allow_trials(False)
