@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences, catch_up, put
+from framework.core.sequences import FollowsText, Sequences, catch_up, put
 from framework.core.validation import check_whole
 from framework.models.target import Target
 
@@ -66,7 +66,7 @@ class InputCopy:
         pass
 
 
-class _Copy:
+class _Copy(FollowsText):
     """One row's text and its current position in the input."""
 
     def __init__(self, source: list[int], max_ngram: int, *, num_start: int):
@@ -91,12 +91,7 @@ class _Copy:
         """Number of tokens of the text, without the source."""
         return self._length
 
-    def extend(self, tokens: list[int]) -> None:
-        """Add the next tokens of the text."""
-        for token in tokens:
-            self._append(token)
-
-    def _append(self, token: int) -> None:
+    def append(self, token: int) -> None:
         self._length += 1
         if self._length <= self._num_start:
             return

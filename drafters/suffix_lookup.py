@@ -12,7 +12,7 @@ from torch import Tensor
 from framework.core.draft import Draft, Outcome, SamplingScheme, Shape
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
-from framework.core.sequences import Sequences, catch_up, put
+from framework.core.sequences import FollowsText, Sequences, catch_up, put
 from framework.core.validation import check_whole
 from framework.drafting.ngram_tables import tokenised_documents
 from framework.drafting.suffix_automaton import Match, SuffixAutomaton
@@ -134,7 +134,7 @@ def _take_in(automaton: SuffixAutomaton, document: list[int]) -> None:
     automaton.close_document()
 
 
-class _Text:
+class _Text(FollowsText):
     """One row's tokens, after those of its source, with their matches in the other automata."""
 
     def __init__(self, source: list[int], others: list[SuffixAutomaton]):
@@ -148,12 +148,9 @@ class _Text:
         """Number of tokens of the text, without the source."""
         return len(self.own) - self._num_source
 
-    def extend(self, tokens: list[int]) -> None:
-        for token in tokens:
-            self.own.append(token)
-            self._matches = [
-                other.follow(match, token) for other, match in zip(self._others, self._matches, strict=True)
-            ]
+    def append(self, token: int) -> None:
+        self.own.append(token)
+        self._matches = [other.follow(match, token) for other, match in zip(self._others, self._matches, strict=True)]
 
     def longest_match(self) -> tuple[SuffixAutomaton, int, int]:
         """Automaton of the longest suffix with a continuation, position of that continuation, length of the suffix."""

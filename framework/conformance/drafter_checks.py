@@ -31,6 +31,7 @@ from framework.core.drafter import (
     is_refillable,
     is_stepwise,
     learns,
+    looks_up,
     preserve_learned_state,
     remembers,
 )
@@ -116,6 +117,8 @@ class _DrafterChecks:
             yield Check("siblings report one distribution, the one after their parent", self.siblings)
         yield Check("the same sequences and uniforms give the same draft", self.repeatable)
         yield Check("rows do not see each other's drafts", self.rows_alone)
+        if looks_up(self.drafter):
+            yield Check("look_up gives the tokens of a draft", self.looked_up)
         if self.drafter.scheme is not SamplingScheme.ONE_HOT:
             yield Check("tokens are drawn from the probs that are reported", self.tokens_follow_probs)
             yield Check("whether a node is offered depends on its ancestors only", self.valid_by_ancestors)
@@ -224,6 +227,13 @@ class _DrafterChecks:
                 "the same sequences and uniforms gave another draft; all randomness must come from the uniforms, and "
                 "begin must forget",
             )
+
+    def looked_up(self) -> None:
+        assert looks_up(self.drafter), "checked before"
+        for sampling in (DRAWING, GREEDY):
+            tokens, draft = self.ground.lookup(self.drafter, sampling)
+            for row, (looked_up, offered) in enumerate(zip(tokens, _offered(draft), strict=True)):
+                require(looked_up == offered, f"row {row}: look_up gives {looked_up}, and propose drafts {offered}")
 
     def rows_alone(self) -> None:
         for sampling in (DRAWING, GREEDY):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from framework.conformance.test_doubles import PATTERNS, Dictated, Proposal, Witness
 from framework.core.draft import Draft
-from framework.core.drafter import Drafter
+from framework.core.drafter import Drafter, Lookup
 from framework.core.logits_processors import LogitsProcessors
 from framework.core.sampling import Sampling
 from framework.core.sequences import Conditioned, Prompt, text_of, with_text
@@ -66,6 +66,12 @@ class Harness:
         pending = [1 + row % (self.target.vocabulary_size - 1) for row in rows]
         decoding = self._begun(drafter, prompts, sampling, Dictated(first=pending), rows)
         return _propose(drafter, decoding, gamma)
+
+    def lookup(self, drafter: Lookup, sampling: Sampling) -> tuple[list[list[int]], Draft]:
+        """The tokens that a drafter looks up after prefill, and then its draft."""
+        rows = list(range(len(self.prompts)))
+        decoding = self._begun(drafter, self.prompts, sampling, Dictated(first=[1] * len(rows)), rows)
+        return drafter.look_up(decoding.sequences, self.gamma), _propose(drafter, decoding, self.gamma)
 
     def drafts_of_one(self, drafter: Drafter, prompt: Prompt, num_rows: int, sampling: Sampling) -> Draft:
         """Many drafts after the same committed tokens, each with its own uniforms."""

@@ -105,9 +105,9 @@ class HostDrafter(Drafter, Protocol):
 
 
 class Lookup(HostDrafter, Protocol):
-    """Optional: a drafter of ONE_HOT chains whose tokens can be had without a draft.
+    """Optional: a drafter of ONE_HOT chains that gives its tokens without a draft.
 
-    The loop can then compare them with the tokens that the target emits, without a target pass for them.
+    The loop can then make shadow drafts (`framework.gamma_policies.gamma_policy.WithShadowDrafts`).
     """
 
     def look_up(self, sequences: Sequences, gamma: int) -> list[list[int]]:
@@ -117,7 +117,8 @@ class Lookup(HostDrafter, Protocol):
 
 def looks_up(drafter: Drafter) -> TypeGuard[Lookup]:
     """Whether the drafter is a Lookup."""
-    return hasattr(drafter, "look_up")
+    is_chosen = drafter.scheme is SamplingScheme.ONE_HOT and drafter.shape is Shape.CHAIN
+    return hasattr(drafter, "look_up") and drafts_on_host(drafter) and is_chosen
 
 
 class WithTrees(Drafter, Protocol):

@@ -1,8 +1,9 @@
 """Committed tokens of a batch, written by the decoding loops only."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -206,15 +207,23 @@ def source_width(longest: int, least: int = LEAST_SOURCE) -> int:
     return max(least, power_of_two(longest))
 
 
-class TakesTokens(Protocol):
-    """Structure that grows with a row's text; its length is the number of tokens appended."""
+class FollowsText(ABC):
+    """Structure that grows with a row's text; its length is the number of the text's tokens."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def extend(self, tokens: list[int], /) -> None: ...
+    @abstractmethod
+    def append(self, token: int) -> None:
+        """Add the next token."""
+
+    def extend(self, tokens: list[int]) -> None:
+        """Add the next tokens."""
+        for token in tokens:
+            self.append(token)
 
 
-def catch_up(growing: Sequence[TakesTokens], sequences: Sequences) -> None:
+def catch_up(growing: Sequence[FollowsText], sequences: Sequences) -> None:
     """Append to each structure the tokens that its row has committed since the last call."""
     for each, text in zip(growing, sequences.texts, strict=True):
         if new := text[len(each) :]:

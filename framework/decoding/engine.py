@@ -30,7 +30,7 @@ from framework.decoding.prefill import prefill, prefill_rows
 from framework.decoding.refill import Queue, Refill
 from framework.decoding.round_summary import HostCopy
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_tensors, has_trials
+from framework.gamma_policies.gamma_policy import GammaPolicy, has_rows, has_shadows, has_tensors
 from framework.kernels.compiled_graphs import eager_products
 from framework.metrics.stopwatch import Stopwatch
 from framework.metrics.tally import Tally
@@ -218,9 +218,9 @@ class Engine:
         with stopwatch.stage("begin"):
             if has_tensors(self.gamma_policy):
                 self.gamma_policy.move_to(torch.device("cpu") if drafts_on_host(self.drafter) else device)
-            if has_trials(self.gamma_policy):
-                self.gamma_policy.allow_trials(looks_up(self.drafter) and self.verifier.token_rule)
             self.gamma_policy.begin()
+            if has_shadows(self.gamma_policy):
+                self.gamma_policy.allow_shadows(looks_up(self.drafter) and self.verifier.token_rule)
             if has_trees(self.drafter):
                 self.drafter.build_trees(len(prompts), max_gamma)
             self.drafter.begin(sequences, outcome, self.sampling)
@@ -280,13 +280,13 @@ class Engine:
                 "close one first"
             )
         gamma = self.gamma_policy.next_gamma()
-        trial = self._trial(decoding)
+        shadow = self._shadow(decoding)
         packed = decoding.pipeline.next_summary(
             lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
         )
         readout = self._observe(decoding, packed, gamma)
-        if trial is not None:
-            self._observe_trial(decoding, trial, readout)
+        if shadow is not None:
+            self._observe_shadow(decoding, shadow, readout)
         self._prepare_next(decoding)
         return readout
 
@@ -343,23 +343,26 @@ class Engine:
             decoding.tally.observe(readout, gamma=gamma)
         return readout
 
-    def _trial(self, decoding: Decoding) -> list[list[int]] | None:
-        """Tokens that a round of gamma = 1 would draft, if the gamma policy asks for a trial (`WithTrials`)."""
-        if not (has_trials(self.gamma_policy) and self.gamma_policy.is_trial_due):
+    def _shadow(self, decoding: Decoding) -> list[list[int]] | None:
+        """Look up a shadow draft if the gamma policy asks for one (`WithShadowDrafts`); tokens per row, at most one."""
+        is_due = has_shadows(self.gamma_policy) and self.gamma_policy.is_shadow_due
+        if not is_due or decoding.finisher.most_remaining == 1:  # a row's last token needs no draft
             return None
         assert looks_up(self.drafter), "checked when the generation began"
         with decoding.stopwatch.stage("draft"):
             return self.drafter.look_up(decoding.sequences, 1)
 
-    def _observe_trial(self, decoding: Decoding, trial: list[list[int]], readout: Readout) -> None:
-        """Compare a trial with the tokens of its round, and pass the result to the gamma policy."""
-        assert has_trials(self.gamma_policy), "it asked for the trial"
-        offered = list(map(len, trial))
-        accepted = [int(text[-1:] == drafted) for text, drafted in zip(decoding.sequences.texts, trial, strict=True)]
-        rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
-        self.gamma_policy.observe_trial(
-            readout._replace(num_nodes=max(offered), offered=offered, accepted=accepted, rejected=rejected)
-        )
+    def _observe_shadow(self, decoding: Decoding, shadow: list[list[int]], readout: Readout) -> None:
+        """Compare a shadow draft with the tokens of its round, and pass the result to the gamma policy."""
+        assert has_shadows(self.gamma_policy), "it has asked for the draft"
+        with decoding.stopwatch.stage("observe"):
+            offered = [int(bool(tokens) and most > 0) for tokens, most in zip(shadow, readout.max_depth, strict=True)]
+            rows = zip(offered, shadow, decoding.sequences.texts, strict=True)
+            accepted = [offers * (tokens[:1] == text[-1:]) for offers, tokens, text in rows]
+            rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
+            self.gamma_policy.observe_shadow(
+                readout._replace(num_nodes=max(offered), offered=offered, accepted=accepted, rejected=rejected)
+            )
 
     def _prepare_next(self, decoding: Decoding) -> None:
         """Replay the target's recurrent states, and let a drafter learn."""

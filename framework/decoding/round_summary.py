@@ -60,7 +60,7 @@ class Pipeline:
         return summary
 
 
-@dataclass
+@dataclass  # not frozen: one is made in every round, and a frozen one takes longer to construct
 class StepSummary(Generic[T]):
     """Summary of a step of plain decoding: tensors on the device, lists on the host.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from framework.core.option_error import OptionError, options_under
+from framework.core.sequences import FollowsText
 from framework.models.target import Target
 from framework.prompts.prompt_source import PromptSource
 
@@ -124,7 +125,7 @@ class NGramTables:
         return Continuations(self._keys[edges] - node * self._vocabulary_size, counts, int(counts.sum()))
 
 
-class TextCounts:
+class TextCounts(FollowsText):
     """Counts of all n-grams of a growing text up to an order; the cost per token is independent of its length.
 
     Attributes:
@@ -147,12 +148,8 @@ class TextCounts:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def extend(self, tokens: list[int]) -> None:
-        """Append tokens, and count each after every context that it follows."""
-        for token in tokens:
-            self._append(token)
-
-    def _append(self, token: int) -> None:
+    def append(self, token: int) -> None:
+        """Append one token, and count it after every context that it follows."""
         context = self.tokens[-self._longest_context :] if self._longest_context else []
         for start in range(len(context)):
             self._after[tuple(context[start:])][token] += 1

@@ -15,7 +15,7 @@ from framework.core.validation import check_number
 from framework.gamma_policies.gamma_policy import LARGEST
 from framework.gamma_policies.round_profile import AcceptanceByRow, RoundProfile
 
-ROUNDS_PER_TRIAL = 32  # trials then take about 0.3% of the time of rounds without a draft
+ROUNDS_PER_SHADOW = 32  # those of prompt lookup for 8 rows then take 0.3% of the time (two cores of an AMD EPYC)
 
 
 class Auto:
@@ -27,10 +27,11 @@ class Auto:
     decode. Drafting pays if the best gamma is faster than a round without a draft by `margin`; a round in which the
     drafter finds nothing takes time, too.
 
-    While it does not, trials (`WithTrials`) test the rates, one in 32 rounds, if the loop can make them. Otherwise the
-    cheapest draft that can pay tests them, and a budget limits what tests lose: every round without a draft adds
-    `most_loss` of its time, up to the cost of a test that commits the target's own token only. By the profile's times,
-    tests therefore cost at most `most_loss` of the rounds without a draft.
+    While it does not, shadow drafts (`WithShadowDrafts`) test the rates, one in 32 rounds; after one that would have
+    paid the next follows at once. If the loop makes none, or one token cannot pay, the cheapest draft that can pay
+    tests them, and a budget limits what tests lose: every round without a draft adds `most_loss` of its time, up to the
+    cost of a test that commits the target's own token only. By the profile's times, tests therefore cost at most
+    `most_loss` of the rounds without a draft.
 
     One gamma is chosen for all rows. Every generation starts anew, so equal profiles and seeds give equal tokens.
     """
@@ -54,7 +55,7 @@ class Auto:
             most_loss: share of the time without drafts that tests may cost, in [0, 1].
             prior_weight: weight of the profile's acceptance rates in tested rows, and of its share of rounds with a
                 draft in rounds, > 0.
-            forgetting: in (0, 1], decay of a round's weight with every later one that drafts; 1: no decay.
+            forgetting: in (0, 1], decay of a draft's weight with every later one, shadow drafts included; 1: no decay.
             profile: path of a profile to use, or of a record that holds one; None: the one that an experiment stored
                 or measures.
 
@@ -75,7 +76,6 @@ class Auto:
         self._prior_weight, self._forgetting = prior_weight, forgetting
         self.awaits_profile = profile is None
         self._in_use: _Candidates | None = None
-        self._allows_trials = False
         if profile is not None:
             self._in_use = _Candidates.from_profile(_read(profile), self.gammas, margin)
         self.begin()
@@ -116,7 +116,8 @@ class Auto:
         self._num_tried = self._num_found = 0.0  # rounds in which the drafter looked for a draft, and found one
         self._active: list[int] = []  # `Readout.active` of the latest round
         self._budget = 0.0  # for tests, in rounds without a draft
-        self._num_untried = 0  # rounds since that of the latest trial
+        self._num_unshadowed = 0  # rounds after that of the latest shadow draft, with and without a draft
+        self._allows_shadows = False
         self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
 
@@ -135,17 +136,21 @@ class Auto:
         if self._pays:
             self._gamma = self._best
         else:
-            is_tested = not self._allows_trials and self._budget >= self._candidates.lost_by_test
+            is_tested = not self._makes_shadows and self._budget >= self._candidates.lost_by_test
             self._gamma = self._candidates.test if is_tested else 0
         return self._gamma
 
-    def allow_trials(self, allowed: bool) -> None:
-        self._allows_trials = allowed
+    def allow_shadows(self, allowed: bool) -> None:
+        self._allows_shadows = allowed
 
     @property
-    def is_trial_due(self) -> bool:
-        can_pay = self._allows_trials and self._candidates.test > 0
-        return can_pay and not self._pays and self._num_untried >= ROUNDS_PER_TRIAL - 1
+    def is_shadow_due(self) -> bool:
+        return self._makes_shadows and not self._pays and self._num_unshadowed >= ROUNDS_PER_SHADOW - 1
+
+    @property
+    def _makes_shadows(self) -> bool:
+        """Whether shadow drafts, which have one token, test the rates."""
+        return self._allows_shadows and self._candidates.test == 1
 
     @property
     def found(self) -> float:
@@ -168,13 +173,15 @@ class Auto:
     def observe(self, readout: Readout) -> None:
         if self._gamma or readout.active != self._active:  # other rounds change no rate
             self._learn(self._gamma, readout)
-        self._num_untried += 1
+        self._num_unshadowed += 1
         if not self._pays:
             self._budget = min(self._budget + self._gain(readout), self._candidates.lost_by_test)
         self._is_paused = not readout.num_nodes
 
-    def observe_trial(self, readout: Readout) -> None:
-        self._num_untried = 0
+    def observe_shadow(self, readout: Readout) -> None:
+        num_active = sum(readout.active)
+        would_pay = num_active > 0 and 1 + sum(readout.accepted) / num_active >= self._candidates.times[1]
+        self._num_unshadowed = ROUNDS_PER_SHADOW - 1 if would_pay else 0
         self._learn(1, readout)
 
     def _learn(self, gamma: int, readout: Readout) -> None:

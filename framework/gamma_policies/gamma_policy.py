@@ -10,7 +10,7 @@ from torch import Tensor
 from framework.core.draft import DraftedNode, Readout
 from framework.core.validation import check_whole
 
-LARGEST = 1000  # tallies hold a count for every pair of offered and accepted depths
+LARGEST = 1000  # records hold a count for every pair of offered and accepted depths
 
 
 class GammaPolicy(Protocol):
@@ -91,30 +91,30 @@ def has_rows(policy: GammaPolicy) -> TypeGuard[WithRows]:
     return hasattr(policy, "begin_rows")
 
 
-class WithTrials(GammaPolicy, Protocol):
-    """Optional: a policy that tests a drafter by trials, which take no target pass.
+class WithShadowDrafts(GammaPolicy, Protocol):
+    """Optional: a policy that tests a drafter by shadow drafts, which take no target pass.
 
-    A trial is a draft of one token beside a round without a draft. It is compared with the token that the target emits,
-    which is the drafted one as often as the usual rule would have accepted it: with probability p of that token.
+    A shadow draft is a token per row that a `Lookup` drafter finds beside a round without a draft, compared with the
+    token that the target emits. The target emits it with probability p, with which the usual rule accepts it.
     """
 
-    def allow_trials(self, allowed: bool) -> None:
-        """Say whether the loop can make trials, before `begin`; until then it cannot."""
+    def allow_shadows(self, allowed: bool) -> None:
+        """Called after `begin`: whether the loop makes shadow drafts in this generation; without a call it does not."""
         ...
 
     @property
-    def is_trial_due(self) -> bool:
-        """Whether to make a trial beside the round that `next_gamma` has begun."""
+    def is_shadow_due(self) -> bool:
+        """Whether to make a shadow draft beside the round that `next_gamma` has begun."""
         ...
 
-    def observe_trial(self, readout: Readout) -> None:
-        """Called after `observe` with the readout that the trial would have had as a round's draft."""
+    def observe_shadow(self, readout: Readout) -> None:
+        """Called after `observe` with the readout of the same round, in which the shadow draft stands for the draft."""
         ...
 
 
-def has_trials(policy: GammaPolicy) -> TypeGuard[WithTrials]:
-    """Whether the policy is one WithTrials."""
-    return hasattr(policy, "observe_trial")
+def has_shadows(policy: GammaPolicy) -> TypeGuard[WithShadowDrafts]:
+    """Whether the policy is one WithShadowDrafts."""
+    return hasattr(policy, "observe_shadow")
 
 
 class WithTensors(GammaPolicy, Protocol):

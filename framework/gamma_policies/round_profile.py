@@ -180,7 +180,7 @@ class AcceptanceByRow:
         """
         Args:
             deepest: number of depths.
-            forgetting: decay of a round's weight with every later one that drafts.
+            forgetting: decay of a draft's weight with every later one.
         """
         self._depths, self._forgetting = np.arange(deepest), forgetting
         self._ended = np.zeros((2, deepest))  # accepted and tested in rows that have begun anew

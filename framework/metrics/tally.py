@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -28,8 +28,8 @@ class Tally:
         max_gamma: largest depth of a draft.
         max_nodes: largest number of nodes of a draft; None: max_gamma, as for chains.
         shape: shape of the drafts.
-        rounds: number of rounds by (offered depth, accepted depth). If acceptance reaches the end of a branch, the
-            accepted depth also counts as the offered one.
+        rounds_by_depth: number of rounds by (offered depth, accepted depth). If acceptance reaches the end of a branch,
+            the accepted depth also counts as the offered one.
         passes_by_nodes: number of target passes by number of nodes read, pending not counted.
         passes_by_gamma: number of target passes by the gamma that the policy chose.
         committed: committed tokens, the replaced or bonus token of every round included.
@@ -50,7 +50,7 @@ class Tally:
     shape: Shape = Shape.CHAIN
     detailed: bool = False
     token_rule: bool = True
-    rounds: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
+    rounds_by_depth: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
     passes_by_nodes: Counter[int] = field(default_factory=Counter, init=False)
     passes_by_gamma: Counter[int] = field(default_factory=Counter, init=False)
     committed: int = 0
@@ -75,12 +75,12 @@ class Tally:
         if gamma is not None:
             self.passes_by_gamma[gamma] += 1
         if not readout.num_nodes:
-            self.rounds[0, 0] += sum(readout.active)
+            self.rounds_by_depth[0, 0] += sum(readout.active)
         else:
             rows = zip(readout.active, readout.offered, readout.accepted, readout.rejected, strict=True)
             for active, offered, accepted, rejected in rows:
                 if active:
-                    self.rounds[offered if rejected else accepted, accepted] += 1
+                    self.rounds_by_depth[offered if rejected else accepted, accepted] += 1
         self.passes_by_nodes[readout.num_nodes] += 1
         self.committed += sum(readout.committed)
 
@@ -147,21 +147,19 @@ class Tally:
 
     @property
     def accepted(self) -> np.ndarray:
-        """[max_gamma + 1, max_gamma + 1]: `rounds` by offered depth (first axis) and accepted depth."""
-        table = np.zeros((self.max_gamma + 1, self.max_gamma + 1))
-        for depths, number in self.rounds.items():
-            table[depths] = number
-        return table
+        """[max_gamma + 1, max_gamma + 1]: `rounds_by_depth` by offered depth (first axis) and accepted depth."""
+        return _table(self.rounds_by_depth, (self.max_gamma + 1, self.max_gamma + 1))
 
     @property
     def passes(self) -> np.ndarray:
         """[max_nodes + 1]: `passes_by_nodes`."""
-        return _counts(self.passes_by_nodes, self.max_gamma if self.max_nodes is None else self.max_nodes)
+        most = self.max_gamma if self.max_nodes is None else self.max_nodes
+        return _table(self.passes_by_nodes, (most + 1,))
 
     @property
     def gammas(self) -> np.ndarray:
         """[max_gamma + 1]: `passes_by_gamma`."""
-        return _counts(self.passes_by_gamma, self.max_gamma)
+        return _table(self.passes_by_gamma, (self.max_gamma + 1,))
 
     @property
     def num_passes(self) -> float:
@@ -260,9 +258,16 @@ class Tally:
         return ratio(total, self.num_rounds)
 
 
-def _counts(counter: Counter[int], largest: int) -> np.ndarray:
-    """[largest + 1]: the count of every whole number from 0 on."""
-    return np.array([float(counter[number]) for number in range(largest + 1)])
+def _table(counter: Mapping[Any, int], shape: tuple[int, ...]) -> np.ndarray:
+    """The counts at their places in an array.
+
+    Raises:
+        IndexError: a place lies outside the array.
+    """
+    table = np.zeros(shape)
+    for place, number in counter.items():
+        table[place] = number
+    return table
 
 
 def ratio(numerator: float, denominator: float) -> float | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafters.prompt_lookup import MANY, PromptLookup
+from drafters.prompt_lookup import LEAST_TOGETHER, PromptLookup
 from framework.core.draft import SamplingScheme
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -97,7 +97,7 @@ def test_a_suffix_does_not_find_itself(prompt: list[int]) -> None:
 def test_an_ngram_may_be_longer_than_any_text() -> None:
     """Found by fuzzing: lookups of every size up to max_ngram never ended."""
     drafter = build(max_ngram=10**20)
-    sequences = start(drafter, [1, 2, 3, 1, 2], [1, 2, 3] * MANY + [1, 2])
+    sequences = start(drafter, [1, 2, 3, 1, 2], [1, 2, 3] * LEAST_TOGETHER + [1, 2])
     assert propose(drafter, sequences, 3) == [[3, 1, 2], [3, 1, 2]]
 
 

@@ -49,7 +49,7 @@ def tally_of(drafts: list[int], *, max_gamma: int = 4) -> Tally:
     tally = Tally(max_gamma)
     for nodes in drafts:
         tally.passes_by_nodes[nodes] += 1
-        tally.rounds[nodes, 0] += 1
+        tally.rounds_by_depth[nodes, 0] += 1
     return tally
 
 
@@ -94,7 +94,7 @@ def test_occupancy() -> None:
 
     tally = Tally(4)
     tally.passes_by_nodes[4] = 4
-    tally.rounds[4, 1] = 4 + 2
+    tally.rounds_by_depth[4, 1] = 4 + 2
     assert occupancy([run([9, 5], tally)]) == 6 / 8
     assert occupancy([run([9, 5], None)]) == 12 / 16
     assert occupancy([run([9, 9], None), run([3], None)]) == 1
@@ -146,7 +146,7 @@ def test_the_oracle_drafts_what_was_accepted_and_no_more() -> None:
     tally = Tally(4)
     tally.passes_by_nodes[4] = 4
     for accepted in (0, 1, 4, 4):
-        tally.rounds[4, accepted] += 1
+        tally.rounds_by_depth[4, accepted] += 1
     found = predicted(tally, alpha=0.8, tau=13 / 4)
     assert found["speedup/oracle_gamma"] == pytest.approx(13 / (0.9 + 5.1))
     assert found["speedup/zero_overhead"] == pytest.approx(13 / (1.6 + 6))

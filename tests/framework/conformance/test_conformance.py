@@ -301,6 +301,16 @@ class ChosenWithProbs(Bigram):
     scheme = SamplingScheme.ONE_HOT
 
 
+class LooksUpOthers(Greedy):
+    scheme, on_host = SamplingScheme.ONE_HOT, True
+
+    def propose(self, sequences, gamma, uniforms):
+        return replace(super().propose(sequences, gamma, uniforms), probs=None)
+
+    def look_up(self, sequences, gamma):
+        return [[0] * gamma for _ in sequences.texts]
+
+
 class SaysOtherwise(Bigram):
     def propose(self, sequences, gamma, uniforms):
         draft = super().propose(sequences, gamma, uniforms)
@@ -415,6 +425,7 @@ BROKEN = [
     (Flattering, "tokens are drawn from the probs", "the very distribution"),
     (DropsWeak, "depends on its ancestors only", "looks weak biases the output; keep it and stop after it"),
     (OwnRandomness, "the same sequences", "come from the uniforms"),
+    (LooksUpOthers, "look_up gives the tokens", r"look_up gives \[0, 0, 0\], and propose drafts \[\d, \d, \d\]"),
     (CopiesFirstRow, "rows do not see each other", "otherwise in a batch than alone"),
     (GlobalRandomness, "leaves no state behind", "torch's global generator; draw with the uniforms"),
     (Remembers, "leaves no state behind", "begin must forget"),

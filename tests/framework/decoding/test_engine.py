@@ -402,10 +402,10 @@ def test_gamma_is_checked():
             Fixed(gamma=wrong)
 
 
-class Trying(Fixed):
-    """Drafts nothing, and asks for a trial in every round."""
+class Shadowing(Fixed):
+    """Drafts nothing, and asks for a shadow draft in every round."""
 
-    is_trial_due = True
+    is_shadow_due = True
 
     def __init__(self):
         super().__init__(gamma=1)
@@ -415,14 +415,14 @@ class Trying(Fixed):
     def next_gamma(self) -> int:
         return 0
 
-    def allow_trials(self, allowed: bool) -> None:
+    def allow_shadows(self, allowed: bool) -> None:
         self.allowed.append(allowed)
 
-    def observe_trial(self, readout: Readout) -> None:
+    def observe_shadow(self, readout: Readout) -> None:
         self.seen.append(readout)
 
 
-def test_a_trial_is_compared_with_the_token_of_its_round_and_changes_nothing() -> None:
+def test_a_shadow_draft_is_compared_with_the_token_of_its_round_and_changes_nothing() -> None:
     """One row drafts the target's tokens, one others, one nothing; the first ends after its third token."""
     target, prompts = tiny_target(), [[5, 6, 7, 8], [9, 3], [30]]
     expected = plain(target, prompts, Stopping(max_new_tokens=6)).tokens
@@ -431,27 +431,30 @@ def test_a_trial_is_compared_with_the_token_of_its_round_and_changes_nothing() -
     assert expected[0][2] not in expected[0][:2] + expected[1] + expected[2]
 
     class Guessing(Scripted):
+        on_host = True
+
         def propose(self, sequences, gamma, uniforms):
-            raise AssertionError("a trial is no draft")
+            raise AssertionError("a shadow draft is only looked up")
 
         def look_up(self, sequences, gamma):
             assert gamma == 1
             place = len(sequences.texts[1]) - len(prompts[1])
             return [[expected[0][min(place, 2)]], [expected[1][place] ^ 1], []]
 
-    policy = Trying()
+    policy = Shadowing()
     decoder = Engine(target=target, drafter=Guessing(None), gamma_policy=policy, sampling=GREEDY)
     found = speculative(decoder, prompts, stopping)
     assert found.tokens == expected and policy.allowed == [True]
     assert found.tally.metrics()["undrafted"] == 1 and found.tally.metrics()["alpha/empirical"] is None
     tried = [(seen.num_nodes, seen.offered, seen.accepted, seen.rejected) for seen in policy.seen]
-    assert tried == [(1, [1, 1, 0], [1, 0, 0], [0, 1, 0])] * 5
-    assert [seen.active for seen in policy.seen] == [[1, 1, 1]] * 2 + [[0, 1, 1]] * 3
+    assert tried == [(1, [1, 1, 0], [1, 0, 0], [0, 1, 0])] * 2 + [(1, [0, 1, 0], [0, 0, 0], [0, 1, 0])] * 2
+    assert [seen.active for seen in policy.seen] == [[1, 1, 1]] * 2 + [[0, 1, 1]] * 2  # the last token needs no draft
 
 
 @pytest.mark.parametrize("verifier", [None, BlockVerification()])
-def test_trials_need_a_drafter_that_supports_them_and_the_rule_that_they_imitate(verifier: Verifier | None) -> None:
-    drafter, policy = Scripted(lambda tokens, gamma: [1] * gamma), Trying()
+def test_shadow_drafts_need_a_drafter_that_looks_up_and_the_rule_that_they_imitate(verifier: Verifier | None) -> None:
+    drafter, policy = Scripted(lambda tokens, gamma: [1] * gamma), Shadowing()
+    drafter.on_host = True
     if verifier is not None:
         drafter.look_up = lambda sequences, gamma: []
     decoder = Engine(target=tiny_target(), drafter=drafter, verifier=verifier, gamma_policy=policy, sampling=GREEDY)

@@ -6,12 +6,16 @@ import random
 import pytest
 import torch
 
+from drafters.prompt_lookup import PromptLookup
 from framework.conformance.tiny_models import tiny_target
 from framework.core.option_error import OptionError
 from framework.core.sampling import Sampling
+from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
+from framework.decoding.refill import Queue
 from framework.decoding.stopping import Stopping
-from framework.gamma_policies.auto import ROUNDS_PER_TRIAL, Auto
+from framework.gamma_policies import auto as auto_module
+from framework.gamma_policies.auto import ROUNDS_PER_SHADOW, Auto
 from framework.gamma_policies.gamma_policy import Costs
 from framework.gamma_policies.round_profile import AcceptanceByDepth, RoundProfile, give_costs
 from tests.support.random_cases import Table
@@ -154,34 +158,74 @@ def test_drafts_that_can_never_pay_are_not_tested() -> None:
     assert gammas(policy, *[NOTHING] * 300) == [0] * 301 and policy.usable == [0]
 
 
-def test_trials_replace_tests_that_cost_a_target_pass() -> None:
-    """One rejected trial and two accepted ones make a rate of 2 / 4, and 1.5 tokens take 1.5; the next one pays."""
-    policy = auto({0: 1.0, 1: 1.5, 2: 2.5}, acceptance=[0.0], candidates=[0, 1, 2], most_loss=1)
-    policy.allow_trials(True)
+def shadowing(times: dict[int, float], acceptance: list[float], **options) -> Auto:
+    policy = auto(times, acceptance, most_loss=1, **options)
+    policy.allow_shadows(True)
+    return policy
+
+
+def shadows(policy: Auto, num_rounds: int, *results: tuple[int, int]) -> list[int]:
+    """Rounds without a draft beside which a shadow draft is made, with these results in order."""
     made = []
-    for number in range(3 * ROUNDS_PER_TRIAL):
+    for number in range(num_rounds):
         assert policy.next_gamma() == 0
-        due = policy.is_trial_due
+        is_due = policy.is_shadow_due
         policy.observe(readout(NOTHING))
-        if due:
+        if is_due:
+            policy.observe_shadow(readout(results[len(made)]))
             made.append(number)
-            policy.observe_trial(readout((1, 1)) if len(made) > 1 else readout(REJECTED))
-    assert (
-        made == [place * ROUNDS_PER_TRIAL - 1 for place in (1, 2, 3)]
-        and policy.rates == [pytest.approx([2 / 4, 0.0])]
-        and policy.next_gamma() == 0
-    )
-    policy.observe_trial(readout((1, 1)))
-    assert policy.next_gamma() == 1 and not policy.is_trial_due  # rounds of a draft need no trial
-    policy.allow_trials(False)
-    policy.begin()
-    assert gammas(policy, NOTHING) == [0, 1]
+    return made
 
 
-def test_drafts_that_can_never_pay_are_not_tried() -> None:
-    policy = auto({0: 1.0, 1: 2.0, 2: 3.0}, acceptance=[1.0], candidates=[0, 1, 2])
-    policy.allow_trials(True)
-    assert gammas(policy, *[NOTHING] * 300) == [0] * 301 and not policy.is_trial_due
+def test_shadow_drafts_replace_tests_that_cost_a_target_pass() -> None:
+    policy = shadowing({0: 1.0, 1: 1.5, 2: 2.5}, [0.0], candidates=[0, 1, 2])
+    assert shadows(policy, 3 * ROUNDS_PER_SHADOW, *[REJECTED] * 3) == [
+        place * ROUNDS_PER_SHADOW - 1 for place in (1, 2, 3)
+    ]
+    policy.begin()  # and without leave
+    assert gammas(policy, NOTHING) == [0, 1] and not policy.is_shadow_due
+
+
+def test_a_shadow_draft_that_would_have_paid_is_followed_by_others_and_then_by_drafts() -> None:
+    """After one, the rate is 1 / 2, and 1.5 tokens take 1.5; after two it pays."""
+    policy = shadowing({0: 1.0, 1: 1.5, 2: 2.5}, [0.0], candidates=[0, 1, 2])
+    first = ROUNDS_PER_SHADOW - 1
+    assert shadows(policy, first + 2, (1, 1), (1, 1)) == [first, first + 1]
+    assert policy.rates == [pytest.approx([2 / 3, 0.0])]
+    assert policy.next_gamma() == 1 and not policy.is_shadow_due
+
+
+def test_a_shadow_draft_in_which_nothing_is_found_counts_as_a_miss() -> None:
+    policy = shadowing({0: 1.0, 1: 1.5, 2: 2.5}, [0.0], candidates=[0, 1, 2])
+    shadows(policy, ROUNDS_PER_SHADOW, NOTHING)
+    assert policy.found == 0.5 and policy.rates == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("times", [{0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.0, 1: 2.0, 2: 2.2}])
+def test_shadow_drafts_are_made_only_where_one_token_can_pay(times: dict[int, float]) -> None:
+    """They say nothing of deeper tokens, which drafts of two then test."""
+    policy = shadowing(times, [0.0], candidates=[0, 1, 2])
+    assert policy.usable == ([0] if times[2] == 3 else [0, 2])
+    tested = gammas(policy, *[NOTHING] * 2 * ROUNDS_PER_SHADOW)
+    assert not policy.is_shadow_due and max(tested) == policy.usable[-1]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_prompt_lookup_is_tested_by_shadow_drafts_while_rows_take_further_prompts(temperature, monkeypatch) -> None:
+    monkeypatch.setattr(auto_module, "ROUNDS_PER_SHADOW", 1)
+    target, sampling = tiny_target(), Sampling(temperature=temperature)
+    prompts = [[5, 6, 7, 5, 6], [9], [3, 3], [1, 2, 1, 2, 1], [30], [7] * 9]
+    given = {"prompts": prompts, "stopping": Stopping(12, eos_ids=(9,)), "seeds": list(range(6))}
+    lookup = PromptLookup(target, max_ngram=3, min_ngram=1, match="last")
+    policy = auto({0: 1.0, 1: 1.9, 2: 2.5}, [0.0], candidates=[0, 1, 2])
+    seen, observe = [], policy.observe_shadow
+    monkeypatch.setattr(policy, "observe_shadow", lambda shadow: (seen.append(shadow), observe(shadow)))
+    engine = Engine(target=target, drafter=lookup, gamma_policy=policy, sampling=sampling)
+    first, second = (engine.generate(**given, queue=Queue(6, num_rows=2)) for _ in range(2))
+    assert first.tokens == second.tokens and len(seen) > 20
+    if not temperature:
+        plain = Autoregressive(target=target, sampling=sampling)
+        assert first.tokens == plain.generate(**given, queue=Queue(6, num_rows=2)).tokens
 
 
 def test_tests_of_a_drafter_that_never_agrees_cost_no_more_than_allowed() -> None:

@@ -184,7 +184,7 @@ def test_a_lossy_rule_is_held_to_its_own_distributions_alone() -> None:
     """Its acceptance may exceed the overlap."""
     tally, lenient = Tally(GAMMA, detailed=True), Tally(GAMMA, detailed=True, token_rule=False)
     for each in (tally, lenient):
-        each.rounds[3, 3] = 200
+        each.rounds_by_depth[3, 3] = 200
         each.overlap, each.overlap_tested, each.overlap_variance = 300.0, 600, 100.0
         each.expected, each.expected_variance = 600.0, 0.0
     assert lenient.metrics()["alpha/check"] and not tally.metrics()["alpha/check"]
