@@ -118,7 +118,7 @@ class Lookup(HostDrafter, Protocol):
 def looks_up(drafter: Drafter) -> TypeGuard[Lookup]:
     """Whether the drafter is a Lookup."""
     is_chosen = drafter.scheme is SamplingScheme.ONE_HOT and drafter.shape is Shape.CHAIN
-    return hasattr(drafter, "look_up") and drafts_on_host(drafter) and is_chosen
+    return callable(getattr(drafter, "look_up", None)) and drafts_on_host(drafter) and is_chosen
 
 
 class WithTrees(Drafter, Protocol):

@@ -52,7 +52,7 @@ class Auto:
         Args:
             candidates: gammas to choose from, 0 among them. Compiled rounds need a graph for each.
             margin: least gain of drafting over plain decoding, >= 0.
-            most_loss: share of the time without drafts that tests may cost, in [0, 1].
+            most_loss: share of the time without drafts that tests may cost, in [0, 1]; 0: no shadow drafts either.
             prior_weight: weight of the profile's acceptance rates in tested rows, and of its share of rounds with a
                 draft in rounds, > 0.
             forgetting: in (0, 1], decay of a draft's weight with every later one, shadow drafts included; 1: no decay.
@@ -150,7 +150,7 @@ class Auto:
     @property
     def _makes_shadows(self) -> bool:
         """Whether shadow drafts, which have one token, test the rates."""
-        return self._allows_shadows and self._candidates.test == 1
+        return self._allows_shadows and self._most_loss > 0 and self._candidates.test == 1
 
     @property
     def found(self) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafters.prompt_lookup import LEAST_TOGETHER, PromptLookup
+from drafters.prompt_lookup import PromptLookup
 from framework.core.draft import SamplingScheme
 from framework.core.sampling import Sampling
 from framework.core.sequences import Sequences
@@ -16,7 +16,7 @@ def build(max_ngram: int = 3, min_ngram: int = 1, match: str = "last") -> Prompt
     return PromptLookup(None, max_ngram=max_ngram, min_ngram=min_ngram, match=match)
 
 
-def rows(*prompts: list[int], width: int = 200) -> Sequences:
+def rows(*prompts: list[int], width: int = 400) -> Sequences:
     return Sequences.from_prompts(list(prompts), width=width, device=CPU)
 
 
@@ -63,7 +63,7 @@ def test_equals_a_search_of_the_whole_text(max_ngram: int, min_ngram: int, match
         for text, proposal in zip(texts, proposals, strict=True):
             assert proposal == searched(text, 4, max_ngram, min_ngram, match)
             offered += len(proposal)
-        new, counts = generator.integers(0, 4, size=(3, 12)), generator.integers(0, 13, size=3)
+        new, counts = generator.integers(0, 4, size=(3, 30)), generator.integers(0, 31, size=3)
         sequences.commit(torch.tensor(new), torch.tensor(counts))
         for text, tokens, count in zip(texts, new.tolist(), counts.tolist(), strict=True):
             text += tokens[:count]
@@ -97,7 +97,7 @@ def test_a_suffix_does_not_find_itself(prompt: list[int]) -> None:
 def test_an_ngram_may_be_longer_than_any_text() -> None:
     """Found by fuzzing: lookups of every size up to max_ngram never ended."""
     drafter = build(max_ngram=10**20)
-    sequences = start(drafter, [1, 2, 3, 1, 2], [1, 2, 3] * LEAST_TOGETHER + [1, 2])
+    sequences = start(drafter, [1, 2, 3, 1, 2], [1, 2, 3] * 8 + [1, 2])
     assert propose(drafter, sequences, 3) == [[3, 1, 2], [3, 1, 2]]
 
 

@@ -186,6 +186,12 @@ def test_shadow_drafts_replace_tests_that_cost_a_target_pass() -> None:
     assert gammas(policy, NOTHING) == [0, 1] and not policy.is_shadow_due
 
 
+def test_without_a_share_for_tests_there_are_no_shadow_drafts() -> None:
+    policy = auto({0: 1.0, 1: 1.5}, [0.0], candidates=[0, 1], most_loss=0)
+    policy.allow_shadows(True)
+    assert shadows(policy, 2 * ROUNDS_PER_SHADOW) == []
+
+
 def test_a_shadow_draft_that_would_have_paid_is_followed_by_others_and_then_by_drafts() -> None:
     """After one, the rate is 1 / 2, and 1.5 tokens take 1.5; after two it pays."""
     policy = shadowing({0: 1.0, 1: 1.5, 2: 2.5}, [0.0], candidates=[0, 1, 2])
