@@ -136,7 +136,7 @@ class Auto:
         if self._pays:
             self._gamma = self._best
         else:
-            is_tested = not self._makes_shadows and self._budget >= self._candidates.lost_by_test
+            is_tested = self._budget >= self._candidates.lost_by_test and not self._makes_shadows
             self._gamma = self._candidates.test if is_tested else 0
         return self._gamma
 
@@ -145,7 +145,7 @@ class Auto:
 
     @property
     def is_shadow_due(self) -> bool:
-        return self._makes_shadows and not self._pays and self._num_unshadowed >= ROUNDS_PER_SHADOW - 1
+        return self._num_unshadowed >= ROUNDS_PER_SHADOW - 1 and not self._pays and self._makes_shadows
 
     @property
     def _makes_shadows(self) -> bool:
