@@ -15,7 +15,7 @@ from framework.core.validation import check_whole
 from framework.models.target import Target
 
 MATCHES = ("last", "first")
-TOGETHER = 5  # tokens are indexed together from this number times `max_ngram` on; one by one, 64 take twice as long
+TOGETHER = 5  # from this multiple of max_ngram on, tokens are indexed together: 64 take half as long as one by one
 
 
 class PromptLookup:

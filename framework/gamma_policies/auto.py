@@ -15,7 +15,7 @@ from framework.core.validation import check_number
 from framework.gamma_policies.gamma_policy import LARGEST
 from framework.gamma_policies.round_profile import AcceptanceByRow, RoundProfile
 
-ROUNDS_PER_SHADOW = 32  # those of prompt lookup for 8 rows then take 0.3% of the time (two cores of an AMD EPYC)
+ROUNDS_PER_SHADOW = 32  # shadow drafts of prompt lookup for 8 rows then take 0.3% of the time (AMD EPYC, two cores)
 
 
 class Auto:

@@ -95,11 +95,11 @@ class WithShadowDrafts(GammaPolicy, Protocol):
     """Optional: a policy that tests a drafter by shadow drafts, which take no target pass.
 
     A shadow draft is a token per row that a `Lookup` drafter finds beside a round without a draft, compared with the
-    token that the target emits. The target emits it with probability p, with which the usual rule accepts it.
+    token that the target emits. The target emits it with probability p, as speculative sampling accepts it.
     """
 
     def allow_shadows(self, allowed: bool) -> None:
-        """Called after `begin`: whether the loop makes shadow drafts in this generation; without a call it does not."""
+        """Called after `begin`: whether the loop can make shadow drafts in this generation; by default it cannot."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class WithShadowDrafts(GammaPolicy, Protocol):
         ...
 
     def observe_shadow(self, readout: Readout) -> None:
-        """Called after `observe` with the readout of the same round, in which the shadow draft stands for the draft."""
+        """Called after `observe` with the readout of the same round, with the shadow draft in place of the draft."""
         ...
 
 

@@ -164,17 +164,17 @@ class Tally:
     @property
     def num_passes(self) -> float:
         """Target passes, each counted once for the whole batch."""
-        return float(self.passes.sum())
+        return float(self.passes_by_nodes.total())
 
     @property
     def num_drafted(self) -> float:
         """Nodes read in all target passes, pending not counted."""
-        return float(self.passes @ np.arange(len(self.passes)))
+        return float(sum(nodes * number for nodes, number in self.passes_by_nodes.items()))
 
     @property
     def num_rounds(self) -> float:
         """Rounds, counted per row: target passes in which a row was active."""
-        return float(self.accepted.sum())
+        return float(self.rounds_by_depth.total())
 
     @property
     def accepted_by_position(self) -> list[float]:

@@ -182,7 +182,7 @@ def test_shadow_drafts_replace_tests_that_cost_a_target_pass() -> None:
     assert shadows(policy, 3 * ROUNDS_PER_SHADOW, *[REJECTED] * 3) == [
         place * ROUNDS_PER_SHADOW - 1 for place in (1, 2, 3)
     ]
-    policy.begin()  # and without leave
+    policy.begin()  # permission ends with the generation
     assert gammas(policy, NOTHING) == [0, 1] and not policy.is_shadow_due
 
 
