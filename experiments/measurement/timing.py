@@ -429,7 +429,7 @@ class _Begun:
         stopping = Stopping(max_new_tokens=max(room, gamma + 3))
         decoding = engine.begin(contexts, stopping=stopping, seeds=seeds, detailed=False, stopwatch=Stopwatch(device))
         sequences = decoding.sequences
-        uniforms = decoding.next_uniforms().draft[:, : engine.drafter.num_uniforms(gamma)]
+        uniforms = decoding.uniforms.next_round().draft[:, : engine.drafter.num_uniforms(gamma)]
         texts = [
             row or text_of(context) for row, context in zip(following or [[]] * len(contexts), contexts, strict=True)
         ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.proof.tiny_drafters import tiny_factory
 from framework.conformance.tiny_models import tiny_target
 from framework.core.sampling import Sampling
-from framework.core.uniforms import Uniforms
+from framework.core.uniforms import RoundUniforms, Uniforms
 from framework.decoding import device_round as loop
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
@@ -120,7 +120,11 @@ def _taken_at_zero(faulty: bool) -> float:
     _, engine = _decoders(target, sampling)
     with ExitStack() as faults:
         honest = Uniforms.next_round
-        faults.enter_context(patch.object(Uniforms, "next_round", lambda self: torch.zeros_like(honest(self))))
+
+        def zeros(uniforms: Uniforms) -> RoundUniforms:
+            return RoundUniforms(torch.zeros_like(honest(uniforms).numbers))
+
+        faults.enter_context(patch.object(Uniforms, "next_round", zeros))
         if faulty:
             faults.enter_context(patch.object(loop, "draw", draw))
         new = engine.generate(RAGGED, stopping=Stopping(max_new_tokens=10), seeds=list(range(len(RAGGED)))).tokens

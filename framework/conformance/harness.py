@@ -115,7 +115,7 @@ class Harness:
 
 
 def _propose(drafter: Drafter, decoding: Decoding, gamma: int) -> Draft:
-    uniforms = decoding.uniforms.next_round()[:, : drafter.num_uniforms(gamma)]
+    uniforms = decoding.uniforms.next_round().numbers[:, : drafter.num_uniforms(gamma)]
     return drafter.propose(decoding.sequences, gamma, uniforms)
 
 

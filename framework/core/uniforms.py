@@ -28,7 +28,7 @@ def check_seeds(seeds: Sequence[int], num_rows: int) -> None:
 
 @dataclass(frozen=True)
 class RoundUniforms:
-    """Random numbers of one speculative round, split by use.
+    """Random numbers of one round, split by their use in a speculative one.
 
     Attributes:
         numbers: [B, width(D)] float64 in [0, 1) on the device.
@@ -78,31 +78,27 @@ class Uniforms:
         self._seeds, self._width, self._device = list(seeds), width, device
         self._first_rounds = [0] * len(seeds)  # round of the generation with which the stream of each row begins
         self._block = self._host_block = torch.empty(0)
-        self._rounds, self._host_rounds = self._block.unbind(), self._host_block.unbind()
+        self._rounds: list[RoundUniforms] = []  # those of the block
         self._num_blocks, self._used = 0, ROUNDS_PER_BLOCK
 
-    def next_round(self) -> Tensor:
-        """[B, width] float64 in [0, 1), fresh in every round."""
+    def next_round(self) -> RoundUniforms:
+        """[B, width] numbers, fresh in every round."""
         if self._used == ROUNDS_PER_BLOCK:
             begins = [self._num_blocks * ROUNDS_PER_BLOCK - first for first in self._first_rounds]
             self._host_block = self._draw(self._seeds, begins, ROUNDS_PER_BLOCK)
             # A copy from pinned memory makes the host wait for nothing.
             block = self._host_block.pin_memory() if self._device.type == "cuda" else self._host_block
             self._block = block.to(self._device, non_blocking=True)
-            self._rounds, self._host_rounds = self._block.unbind(), self._host_block.unbind()
+            self._rounds = list(map(RoundUniforms, self._block.unbind(), self._host_block.unbind()))
             self._num_blocks, self._used = self._num_blocks + 1, 0
         self._used += 1
         return self._rounds[self._used - 1]
 
-    def of_this_round_on_host(self) -> Tensor:
-        """Host copy of the numbers last returned by `next_round`, for drafters that draw on the host."""
-        return self._host_rounds[self._used - 1]
-
-    def begin_rows(self, rows: list[int], seeds: list[int]) -> Tensor:
+    def begin_rows(self, rows: list[int], seeds: list[int]) -> RoundUniforms:
         """Give R rows the streams of other seeds, from their beginning.
 
         Returns:
-            [R, width] float64: the first round of these streams, for the prefill of these rows alone. Their second
+            [R, width] numbers: the first round of these streams, for the prefill of these rows alone. Their second
             round is part of the next `next_round`.
         """
         num_left = ROUNDS_PER_BLOCK - self._used
@@ -113,7 +109,7 @@ class Uniforms:
         self._host_block[self._used :, rows] = numbers[1:]
         if self._block is not self._host_block:
             self._block[self._used :, rows] = numbers[1:].to(self._device)
-        return numbers[0].to(self._device)
+        return RoundUniforms(numbers[0].to(self._device), numbers[0])
 
     def _draw(self, seeds: list[int], begins: list[int], number: int) -> Tensor:
         """[number, R, width] float64: `number` rounds of the stream of every seed, from its round begins[r] on.

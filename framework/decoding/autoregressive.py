@@ -80,14 +80,15 @@ class Autoregressive:
             )
             if self._graph is not None:  # which has recorded the addresses of these buffers
                 self._buffers.hold(sequences, finisher)
-            finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, uniforms.next_round())))
+            numbers = uniforms.next_round().numbers
+            finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, numbers)))
         rows, num_steps = Rows(sequences, finisher), 0
         self._refill(rows, uniforms, refill, stopwatch)
         stopwatch.end_round()
         pipeline, can_queue = Pipeline(), self._can_queue and not (stopping.stop_strings or refill.waiting)
         while finisher.most_remaining:
             packed = pipeline.next_summary(
-                lambda: self._step(sequences, finisher, uniforms.next_round(), stopwatch.stage),
+                lambda: self._step(sequences, finisher, uniforms.next_round().numbers, stopwatch.stage),
                 another=can_queue and finisher.most_remaining > 1,
             )
             with stopwatch.stage("commit"):
@@ -104,7 +105,7 @@ class Autoregressive:
                 sequences, finisher, output = prefill_rows(
                     self.target, new.prompts, new.rows, rows.finisher, compiled=self._graph is not None
                 )
-                numbers = uniforms.begin_rows(new.rows, new.seeds)
+                numbers = uniforms.begin_rows(new.rows, new.seeds).numbers
                 finisher.read(StepSummary.unpack(self._commit(output.logits, sequences, finisher, numbers)))
                 rows.replace_rows(new.rows, Rows(sequences, finisher))
 

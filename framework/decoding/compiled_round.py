@@ -25,6 +25,7 @@ class CompiledRound:
         self._on_device = on_device
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
+        self._resumes = resumes(on_device.drafter)
         run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
         self._graph = Compiled(run, on_device.target.device, name="a round")
         self._buffers = FixedBuffers()
@@ -36,7 +37,8 @@ class CompiledRound:
     def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
-        self._resume(decoding, gamma)
+        if self._resumes:
+            self._resume(decoding, gamma)
         if not self._drafts_outside:
             with stage("round"):
                 return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
@@ -54,7 +56,8 @@ class CompiledRound:
     def _resume(self, decoding: Decoding, gamma: int) -> None:
         """Prepare the drafter for another gamma than that of the round before, and count rounds without a draft."""
         drafter = self._on_device.drafter
-        if gamma and gamma != decoding.gamma and resumes(drafter):
+        if gamma and gamma != decoding.gamma:
+            assert resumes(drafter), "or it is not called"
             with decoding.stopwatch.stage("draft"), self._products():
                 drafter.resume(decoding.sequences, decoding.num_undrafted)
         decoding.num_undrafted = 0 if gamma else decoding.num_undrafted + 1

@@ -61,10 +61,6 @@ class Decoding(Rows):
         """Draft without nodes, one for all rounds."""
         return Draft.empty(self.sequences.num_rows, self.sequences.tokens.device)
 
-    def next_uniforms(self) -> RoundUniforms:
-        """Fresh uniforms for one round."""
-        return RoundUniforms(self.uniforms.next_round(), self.uniforms.of_this_round_on_host())
-
 
 class _Drawn(NamedTuple):
     """Draws of a round.

@@ -100,6 +100,8 @@ class Engine:
         self._on_device = DeviceRound(target=target, drafter=drafter, verifier=verifier, sampling=sampling)
         self.compiled = compiled
         self._graph = CompiledRound(self._on_device, gamma_policy) if compiled else None
+        self._shadows = gamma_policy if has_shadows(gamma_policy) else None
+        self._ends_rounds = target.model.is_recurrent or learns(drafter)
 
     @torch.no_grad()
     def generate(
@@ -213,14 +215,14 @@ class Engine:
                 self._graph.begin(sequences, finisher)
             tally, number = self.new_tally(detailed=detailed), self.target.model.num_begun
             decoding = Decoding(sequences, finisher, uniforms, tally, stopwatch, number, on_round)
-            outcome, packed = self._on_device.commit(decoding, decoding.no_draft, output, decoding.next_uniforms())
+            outcome, packed = self._on_device.commit(decoding, decoding.no_draft, output, uniforms.next_round())
             self._on_device.read(decoding, packed)
         with stopwatch.stage("begin"):
             if has_tensors(self.gamma_policy):
                 self.gamma_policy.move_to(torch.device("cpu") if drafts_on_host(self.drafter) else device)
             self.gamma_policy.begin()
-            if has_shadows(self.gamma_policy):
-                self.gamma_policy.allow_shadows(looks_up(self.drafter) and self.verifier.token_rule)
+            if self._shadows is not None:
+                self._shadows.allow_shadows(looks_up(self.drafter) and self.verifier.token_rule)
             if has_trees(self.drafter):
                 self.drafter.build_trees(len(prompts), max_gamma)
             self.drafter.begin(sequences, outcome, self.sampling)
@@ -229,7 +231,7 @@ class Engine:
     def _refill(self, decoding: Decoding, refill: Refill) -> None:
         """Begin waiting prompts in finished rows; the first token of each is committed as in `begin`."""
         while new := refill.newcomers(decoding.finisher):
-            uniforms = RoundUniforms(decoding.uniforms.begin_rows(new.rows, new.seeds))
+            uniforms = decoding.uniforms.begin_rows(new.rows, new.seeds)
             with decoding.stopwatch.stage("prefill"):
                 sequences, finisher, output = prefill_rows(
                     self.target,
@@ -280,19 +282,20 @@ class Engine:
                 "close one first"
             )
         gamma = self.gamma_policy.next_gamma()
-        shadow = self._shadow(decoding)
+        shadow = self._shadow(decoding) if self._shadows is not None and self._shadows.is_shadow_due else None
         packed = decoding.pipeline.next_summary(
             lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
         )
         readout = self._observe(decoding, packed, gamma)
         if shadow is not None:
             self._observe_shadow(decoding, shadow, readout)
-        self._prepare_next(decoding)
+        if self._ends_rounds:
+            self._end_round(decoding)
         return readout
 
     def _run(self, decoding: Decoding, gamma: int) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""
-        uniforms = decoding.next_uniforms()
+        uniforms = decoding.uniforms.next_round()
         if self._graph is not None and not decoding.is_observed:
             return self._graph.run(decoding, gamma, uniforms)
         with eager_products(self.target.device) if self.compiled else nullcontext():
@@ -344,9 +347,8 @@ class Engine:
         return readout
 
     def _shadow(self, decoding: Decoding) -> list[list[int]] | None:
-        """Look up a shadow draft if the gamma policy asks for one (`WithShadowDrafts`); tokens per row, at most one."""
-        is_due = has_shadows(self.gamma_policy) and self.gamma_policy.is_shadow_due
-        if not is_due or decoding.finisher.most_remaining == 1:  # a row's last token needs no draft
+        """Look up a shadow draft (`WithShadowDrafts`): per row, at most one token; None: no row needs a draft."""
+        if decoding.finisher.most_remaining == 1:  # a row's last token needs no draft
             return None
         assert looks_up(self.drafter), "checked when the generation began"
         with decoding.stopwatch.stage("draft"):
@@ -354,17 +356,17 @@ class Engine:
 
     def _observe_shadow(self, decoding: Decoding, shadow: list[list[int]], readout: Readout) -> None:
         """Compare a shadow draft with the tokens of its round, and pass the result to the gamma policy."""
-        assert has_shadows(self.gamma_policy), "it has asked for the draft"
+        assert self._shadows is not None, "the policy has asked for the draft"
         with decoding.stopwatch.stage("observe"):
             offered = [int(bool(tokens) and most > 0) for tokens, most in zip(shadow, readout.max_depth, strict=True)]
             rows = zip(offered, shadow, decoding.sequences.texts, strict=True)
             accepted = [offers * (tokens[:1] == text[-1:]) for offers, tokens, text in rows]
             rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
-            self.gamma_policy.observe_shadow(
+            self._shadows.observe_shadow(
                 readout._replace(num_nodes=max(offered), offered=offered, accepted=accepted, rejected=rejected)
             )
 
-    def _prepare_next(self, decoding: Decoding) -> None:
+    def _end_round(self, decoding: Decoding) -> None:
         """Replay the target's recurrent states, and let a drafter learn."""
         if self.target.model.is_recurrent:
             with decoding.stopwatch.stage("replay"):

@@ -137,7 +137,7 @@ def execute_plainly(initial: S, *, slow: Policy[S], step: Step[S], num_steps: in
 def _numbers(seed: int, num_steps: int) -> list[RoundUniforms]:
     """Random numbers of every step, for its draft, acceptance and replacement."""
     uniforms = Uniforms([seed], RoundUniforms.width(1), torch.device("cpu"))
-    return [RoundUniforms(uniforms.next_round()) for _ in range(num_steps)]
+    return [uniforms.next_round() for _ in range(num_steps)]
 
 
 def _verified(guess: _Guess[S], rule: Verifier, uniforms: RoundUniforms) -> tuple[int, float]:

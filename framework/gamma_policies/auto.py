@@ -117,7 +117,7 @@ class Auto:
         self._active: list[int] = []  # `Readout.active` of the latest round
         self._budget = 0.0  # for tests, in rounds without a draft
         self._num_unshadowed = 0  # rounds after that of the latest shadow draft, with and without a draft
-        self._allows_shadows = False
+        self._makes_shadows = False  # whether shadow drafts, which have one token, test the rates
         self._best: int | None = None
         self._gamma, self._pays, self._is_paused = 0, False, False
 
@@ -136,21 +136,16 @@ class Auto:
         if self._pays:
             self._gamma = self._best
         else:
-            is_tested = self._budget >= self._candidates.lost_by_test and not self._makes_shadows
+            is_tested = not self._makes_shadows and self._budget >= self._candidates.lost_by_test
             self._gamma = self._candidates.test if is_tested else 0
         return self._gamma
 
     def allow_shadows(self, allowed: bool) -> None:
-        self._allows_shadows = allowed
+        self._makes_shadows = allowed and self._most_loss > 0 and self._candidates.test == 1
 
     @property
     def is_shadow_due(self) -> bool:
-        return self._num_unshadowed >= ROUNDS_PER_SHADOW - 1 and not self._pays and self._makes_shadows
-
-    @property
-    def _makes_shadows(self) -> bool:
-        """Whether shadow drafts, which have one token, test the rates."""
-        return self._allows_shadows and self._most_loss > 0 and self._candidates.test == 1
+        return self._num_unshadowed >= ROUNDS_PER_SHADOW - 1 and self._makes_shadows and not self._pays
 
     @property
     def found(self) -> float:
@@ -174,7 +169,7 @@ class Auto:
         if self._gamma or readout.active != self._active:  # other rounds change no rate
             self._learn(self._gamma, readout)
         self._num_unshadowed += 1
-        if not self._pays:
+        if not (self._pays or self._makes_shadows):
             self._budget = min(self._budget + self._gain(readout), self._candidates.lost_by_test)
         self._is_paused = not readout.num_nodes
 

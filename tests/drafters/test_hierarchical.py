@@ -131,7 +131,7 @@ def test_nothing_is_drafted_for_rows_that_are_done():
             stopwatch=Stopwatch(target.device),
         )  # fmt: skip
         decoding.sequences.active = torch.tensor([row in rows for row in range(8)])
-        uniforms = decoding.uniforms.next_round()[:, : drafter.num_uniforms(6)]
+        uniforms = decoding.uniforms.next_round().numbers[:, : drafter.num_uniforms(6)]
         tokens = drafter.propose(decoding.sequences, 6, uniforms).tokens.tolist()
         assert drafter.inner_tally.committed == 7 * len(rows)
         return tokens, drafter.inner_tally.passes.sum()

@@ -16,7 +16,7 @@ LARGEST = 2**128 - 1
 def stream(seeds: list[int], width: int = 3, rounds: int = ROUNDS) -> Tensor:
     """[rounds, B, width] uniforms."""
     uniforms = Uniforms(seeds, width, CPU)
-    return torch.stack([uniforms.next_round().clone() for _ in range(rounds)])
+    return torch.stack([uniforms.next_round().numbers.clone() for _ in range(rounds)])
 
 
 def test_shape_type_and_range() -> None:
@@ -29,7 +29,8 @@ def test_shape_type_and_range() -> None:
 def test_the_host_has_the_numbers_of_the_same_round() -> None:
     uniforms = Uniforms([0, 1], 3, CPU)
     for _ in range(ROUNDS):
-        assert torch.equal(uniforms.next_round(), uniforms.of_this_round_on_host())
+        of_round = uniforms.next_round()
+        assert of_round.on_host is not None and torch.equal(of_round.numbers, of_round.on_host)
 
 
 def test_a_row_has_numpys_stream_of_its_seed() -> None:
@@ -46,10 +47,10 @@ def test_a_row_has_numpys_stream_of_its_seed() -> None:
 def test_a_row_that_begins_later_has_the_stream_of_its_seed_from_the_beginning(begun: int, width: int) -> None:
     uniforms, expected = Uniforms([0, 1, 2, 3], width, CPU), stream([0, 7, 2, 9], width=width)
     for number in range(begun):
-        assert torch.equal(uniforms.next_round()[0], expected[number, 0])
-    assert torch.equal(uniforms.begin_rows([1, 3], [7, 9]), expected[0, [1, 3]])
+        assert torch.equal(uniforms.next_round().numbers[0], expected[number, 0])
+    assert torch.equal(uniforms.begin_rows([1, 3], [7, 9]).numbers, expected[0, [1, 3]])
     for number in range(1, ROUNDS - begun):
-        numbers = uniforms.next_round()
+        numbers = uniforms.next_round().numbers
         assert torch.equal(numbers[[1, 3]], expected[number, [1, 3]])
         assert torch.equal(numbers[[0, 2]], expected[begun + number - 1, [0, 2]])
 
@@ -116,9 +117,8 @@ def test_neighbours_are_independent(pair: str) -> None:
 
 def test_a_rounds_numbers_are_told_apart_by_their_use():
     uniforms = Uniforms([3, 4], RoundUniforms.width(5), CPU)
-    numbers = uniforms.next_round()
-    of_round = RoundUniforms(numbers, uniforms.of_this_round_on_host())
+    of_round = uniforms.next_round()
     assert of_round.stop.shape == of_round.next.shape == (2,) and of_round.draft.shape == (2, 5)
     together = torch.cat([of_round.stop.unsqueeze(1), of_round.next.unsqueeze(1), of_round.draft], 1)
-    assert together.equal(numbers)  # every number has one use
+    assert together.equal(of_round.numbers)  # every number has one use
     assert of_round.draft_on_host.equal(of_round.draft)

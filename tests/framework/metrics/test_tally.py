@@ -66,7 +66,7 @@ def played(
     verifier, rows = SpeculativeSampling(), 20
     uniforms = Uniforms(list(range(seed * rows, (seed + 1) * rows)), GAMMA + 1, CPU)
     for _ in range(rounds):
-        numbers = uniforms.next_round()
+        numbers = uniforms.next_round().numbers
         if q is None:
             draft = Draft.chain(torch.zeros(rows, GAMMA, dtype=torch.int64), SamplingScheme.ONE_HOT)
         else:
