@@ -28,10 +28,10 @@ def check_seeds(seeds: Sequence[int], num_rows: int) -> None:
 
 @dataclass(frozen=True)
 class RoundUniforms:
-    """Random numbers of one round, split by their use in a speculative one.
+    """Random numbers of a round, split by use, or of a step of plain decoding.
 
     Attributes:
-        numbers: [B, width(D)] float64 in [0, 1) on the device.
+        numbers: [B, width(D)] float64 in [0, 1) on the device; [B, 1] in a step of plain decoding.
         on_host: the same numbers in host memory, for drafters that draw there; None: not needed.
     """
 
@@ -78,7 +78,7 @@ class Uniforms:
         self._seeds, self._width, self._device = list(seeds), width, device
         self._first_rounds = [0] * len(seeds)  # round of the generation with which the stream of each row begins
         self._block = self._host_block = torch.empty(0)
-        self._rounds: list[RoundUniforms] = []  # those of the block
+        self._rounds: list[RoundUniforms] = []  # of the block
         self._num_blocks, self._used = 0, ROUNDS_PER_BLOCK
 
     def next_round(self) -> RoundUniforms:
@@ -89,7 +89,9 @@ class Uniforms:
             # A copy from pinned memory makes the host wait for nothing.
             block = self._host_block.pin_memory() if self._device.type == "cuda" else self._host_block
             self._block = block.to(self._device, non_blocking=True)
-            self._rounds = list(map(RoundUniforms, self._block.unbind(), self._host_block.unbind()))
+            self._rounds = [
+                RoundUniforms(*numbers) for numbers in zip(self._block.unbind(), self._host_block.unbind(), strict=True)
+            ]
             self._num_blocks, self._used = self._num_blocks + 1, 0
         self._used += 1
         return self._rounds[self._used - 1]
@@ -109,7 +111,7 @@ class Uniforms:
         self._host_block[self._used :, rows] = numbers[1:]
         if self._block is not self._host_block:
             self._block[self._used :, rows] = numbers[1:].to(self._device)
-        return RoundUniforms(numbers[0].to(self._device), numbers[0])
+        return RoundUniforms(numbers[0].to(self._device))
 
     def _draw(self, seeds: list[int], begins: list[int], number: int) -> Tensor:
         """[number, R, width] float64: `number` rounds of the stream of every seed, from its round begins[r] on.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from framework.core.draft import Draft
-from framework.core.drafter import Drafter, drafts_on_host, is_stepwise, resumes
+from framework.core.drafter import Drafter, Resuming, drafts_on_host, is_stepwise, resumes
 from framework.core.fixed_buffer import FixedBuffers
 from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms
@@ -25,7 +25,7 @@ class CompiledRound:
         self._on_device = on_device
         self._gamma_policy = gamma_policy
         self._drafts_outside = drafts_outside(on_device.drafter, gamma_policy)
-        self._resumes = resumes(on_device.drafter)
+        self._resuming = on_device.drafter if resumes(on_device.drafter) else None
         run = self._verify_and_commit if self._drafts_outside else self._draft_verify_and_commit
         self._graph = Compiled(run, on_device.target.device, name="a round")
         self._buffers = FixedBuffers()
@@ -37,8 +37,8 @@ class CompiledRound:
     def run(self, decoding: Decoding, gamma: int, uniforms: RoundUniforms) -> Tensor:
         """Run the device's part of a round; returns the packed `RoundSummary`."""
         sequences, stage = decoding.sequences, decoding.stopwatch.stage
-        if self._resumes:
-            self._resume(decoding, gamma)
+        if self._resuming is not None:
+            self._resume(self._resuming, decoding, gamma)
         if not self._drafts_outside:
             with stage("round"):
                 return self._graph((gamma, *sequences.shape), decoding, gamma, uniforms, longest_as_input(sequences))
@@ -53,11 +53,9 @@ class CompiledRound:
                 (draft.num_nodes, *sequences.shape), decoding, draft, uniforms, longest_as_input(sequences)
             )
 
-    def _resume(self, decoding: Decoding, gamma: int) -> None:
+    def _resume(self, drafter: Resuming, decoding: Decoding, gamma: int) -> None:
         """Prepare the drafter for another gamma than that of the round before, and count rounds without a draft."""
-        drafter = self._on_device.drafter
         if gamma and gamma != decoding.gamma:
-            assert resumes(drafter), "or it is not called"
             with decoding.stopwatch.stage("draft"), self._products():
                 drafter.resume(decoding.sequences, decoding.num_undrafted)
         decoding.num_undrafted = 0 if gamma else decoding.num_undrafted + 1

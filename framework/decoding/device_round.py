@@ -18,6 +18,7 @@ from framework.core.sequences import Sequences
 from framework.core.uniforms import RoundUniforms, Uniforms
 from framework.decoding.round_summary import HostCopy, Pipeline, RoundSummary, StepSummary
 from framework.decoding.stopping import Finisher
+from framework.gamma_policies.gamma_policy import WithShadowDrafts
 from framework.metrics.stopwatch import Stage, Stopwatch, untimed
 from framework.metrics.tally import Tally
 from framework.models.forward_output import ForwardOutput
@@ -47,8 +48,9 @@ class Decoding(Rows):
     stopwatch: Stopwatch
     number: int  # of this generation among those of the target
     on_round: Callable[[Outcome], None] | None = None
-    gamma: int = 0  # of the latest compiled round
-    num_undrafted: int = 0  # compiled rounds without a draft since the latest draft
+    shadow_policy: WithShadowDrafts | None = None  # None: no shadow drafts
+    gamma: int = 0  # of the latest compiled round, if the drafter resumes
+    num_undrafted: int = 0  # compiled rounds without a draft since the latest draft, if the drafter resumes
     pipeline: Pipeline = field(default_factory=Pipeline)
 
     @property

@@ -100,7 +100,6 @@ class Engine:
         self._on_device = DeviceRound(target=target, drafter=drafter, verifier=verifier, sampling=sampling)
         self.compiled = compiled
         self._graph = CompiledRound(self._on_device, gamma_policy) if compiled else None
-        self._shadows = gamma_policy if has_shadows(gamma_policy) else None
         self._ends_rounds = target.model.is_recurrent or learns(drafter)
 
     @torch.no_grad()
@@ -221,8 +220,9 @@ class Engine:
             if has_tensors(self.gamma_policy):
                 self.gamma_policy.move_to(torch.device("cpu") if drafts_on_host(self.drafter) else device)
             self.gamma_policy.begin()
-            if self._shadows is not None:
-                self._shadows.allow_shadows(looks_up(self.drafter) and self.verifier.token_rule)
+            if has_shadows(self.gamma_policy) and looks_up(self.drafter) and self.verifier.token_rule:
+                self.gamma_policy.allow_shadows()
+                decoding.shadow_policy = self.gamma_policy
             if has_trees(self.drafter):
                 self.drafter.build_trees(len(prompts), max_gamma)
             self.drafter.begin(sequences, outcome, self.sampling)
@@ -282,7 +282,8 @@ class Engine:
                 "close one first"
             )
         gamma = self.gamma_policy.next_gamma()
-        shadow = self._shadow(decoding) if self._shadows is not None and self._shadows.is_shadow_due else None
+        policy = decoding.shadow_policy
+        shadow = self._shadow(decoding) if policy is not None and policy.is_shadow_due else None
         packed = decoding.pipeline.next_summary(
             lambda: self._run(decoding, gamma), another=queues and decoding.finisher.most_remaining > gamma + 1
         )
@@ -356,13 +357,13 @@ class Engine:
 
     def _observe_shadow(self, decoding: Decoding, shadow: list[list[int]], readout: Readout) -> None:
         """Compare a shadow draft with the tokens of its round, and pass the result to the gamma policy."""
-        assert self._shadows is not None, "the policy has asked for the draft"
+        assert decoding.shadow_policy is not None, "it has asked for the draft"
         with decoding.stopwatch.stage("observe"):
             offered = [int(bool(tokens) and most > 0) for tokens, most in zip(shadow, readout.max_depth, strict=True)]
             rows = zip(offered, shadow, decoding.sequences.texts, strict=True)
             accepted = [offers * (tokens[:1] == text[-1:]) for offers, tokens, text in rows]
             rejected = [offers - keeps for offers, keeps in zip(offered, accepted, strict=True)]
-            self._shadows.observe_shadow(
+            decoding.shadow_policy.observe_shadow(
                 readout._replace(num_nodes=max(offered), offered=offered, accepted=accepted, rejected=rejected)
             )
 

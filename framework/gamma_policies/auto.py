@@ -140,8 +140,12 @@ class Auto:
             self._gamma = self._candidates.test if is_tested else 0
         return self._gamma
 
-    def allow_shadows(self, allowed: bool) -> None:
-        self._makes_shadows = allowed and self._most_loss > 0 and self._candidates.test == 1
+    def allow_shadows(self) -> None:
+        """
+        Raises:
+            ValueError: there is no profile.
+        """
+        self._makes_shadows = self._most_loss > 0 and self._candidates.test == 1
 
     @property
     def is_shadow_due(self) -> bool:

@@ -98,8 +98,8 @@ class WithShadowDrafts(GammaPolicy, Protocol):
     token that the target emits. The target emits it with probability p, as speculative sampling accepts it.
     """
 
-    def allow_shadows(self, allowed: bool) -> None:
-        """Called after `begin`: whether the loop can make shadow drafts in this generation; by default it cannot."""
+    def allow_shadows(self) -> None:
+        """Called after `begin` if the loop can make shadow drafts in this generation."""
         ...
 
     @property

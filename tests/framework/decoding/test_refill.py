@@ -14,7 +14,7 @@ from experiments.proof.tiny_drafters import NAMES
 from framework.conformance.tiny_models import tiny_cached_lm, tiny_target
 from framework.core.drafter import Drafter
 from framework.core.sampling import Sampling
-from framework.core.uniforms import ROUNDS_PER_BLOCK, Uniforms
+from framework.core.uniforms import ROUNDS_PER_BLOCK, RoundUniforms, Uniforms
 from framework.decoding.autoregressive import Autoregressive
 from framework.decoding.engine import Engine
 from framework.decoding.generation import Generation
@@ -123,7 +123,7 @@ def test_numbers_by_the_round_of_the_generation_would_change_tokens(target, draf
     """A planted fault: a row goes on with the round number of the generation, not with its own."""
     honest = Uniforms.begin_rows
 
-    def faulty(self: Uniforms, rows: list[int], seeds: list[int]) -> torch.Tensor:
+    def faulty(self: Uniforms, rows: list[int], seeds: list[int]) -> RoundUniforms:
         first = honest(self, rows, seeds)
         for row in rows:
             self._first_rounds[row] = 0

@@ -160,7 +160,7 @@ def test_drafts_that_can_never_pay_are_not_tested() -> None:
 
 def shadowing(times: dict[int, float], acceptance: list[float], **options) -> Auto:
     policy = auto(times, acceptance, most_loss=1, **options)
-    policy.allow_shadows(True)
+    policy.allow_shadows()
     return policy
 
 
@@ -188,7 +188,7 @@ def test_shadow_drafts_replace_tests_that_cost_a_target_pass() -> None:
 
 def test_without_a_share_for_tests_there_are_no_shadow_drafts() -> None:
     policy = auto({0: 1.0, 1: 1.5}, [0.0], candidates=[0, 1], most_loss=0)
-    policy.allow_shadows(True)
+    policy.allow_shadows()
     assert shadows(policy, 2 * ROUNDS_PER_SHADOW) == []
 
 
