@@ -231,8 +231,8 @@ class Engine:
     def _refill(self, decoding: Decoding, refill: Refill) -> None:
         """Begin waiting prompts in finished rows; the first token of each is committed as in `begin`."""
         while new := refill.newcomers(decoding.finisher):
-            uniforms = decoding.uniforms.begin_rows(new.rows, new.seeds)
             with decoding.stopwatch.stage("prefill"):
+                uniforms = decoding.uniforms.begin_rows(new.rows, new.seeds)
                 sequences, finisher, output = prefill_rows(
                     self.target,
                     new.prompts,
