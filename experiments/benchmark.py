@@ -388,6 +388,11 @@ def check_before_loading(cfg: DictConfig) -> None:
         raise ValueError(f"modes is {cfg.modes!r}; allowed: a list of {', '.join(MODES)}, at least one")
     if len(set(cfg.modes)) < len(cfg.modes):
         raise ValueError(f"modes is {cfg.modes!r}; allowed: each of {', '.join(MODES)} at most once")
+    if cfg.engine.compile != "auto":
+        raise ValueError(
+            f"engine.compile is {cfg.engine.compile!r}, and modes decides here; allowed: auto, with modes=[eager] or "
+            "modes=[compiled]"
+        )
     check_temperatures(cfg)
     check_kind("hugging_face", cfg.hugging_face, [bool])
     check_peers(cfg)

@@ -260,7 +260,7 @@ class Learner(Remembering, Protocol):
     """Optional: a drafter that learns while it drafts.
 
     Its rounds are not compiled, because compiled graphs hold old weights, unless it is a HostDrafter: its
-    learned state then stays outside the graphs.
+    learned state then stays outside the graphs. Engines ask once, when they are made, whether a drafter learns.
     """
 
     def learn(self, sequences: Sequences) -> None:

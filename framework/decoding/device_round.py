@@ -48,7 +48,7 @@ class Decoding(Rows):
     stopwatch: Stopwatch
     number: int  # of this generation among those of the target
     on_round: Callable[[Outcome], None] | None = None
-    shadow_policy: WithShadowDrafts | None = None  # None: no shadow drafts
+    shadow_policy: WithShadowDrafts | None = None  # the gamma policy of this generation; None: no shadow drafts
     gamma: int = 0  # of the latest compiled round, if the drafter resumes
     num_undrafted: int = 0  # compiled rounds without a draft since the latest draft, if the drafter resumes
     pipeline: Pipeline = field(default_factory=Pipeline)

@@ -348,7 +348,7 @@ class Engine:
         return readout
 
     def _shadow(self, decoding: Decoding) -> list[list[int]] | None:
-        """Look up a shadow draft (`WithShadowDrafts`): per row, at most one token; None: no row needs a draft."""
+        """Look up a shadow draft (`WithShadowDrafts`): at most one token per row; None: only last tokens are left."""
         if decoding.finisher.most_remaining == 1:  # a row's last token needs no draft
             return None
         assert looks_up(self.drafter), "checked when the generation began"

@@ -141,11 +141,7 @@ class Auto:
         return self._gamma
 
     def allow_shadows(self) -> None:
-        """
-        Raises:
-            ValueError: there is no profile.
-        """
-        self._makes_shadows = self._most_loss > 0 and self._candidates.test == 1
+        self._makes_shadows = self._most_loss > 0 and self._in_use is not None and self._in_use.test == 1
 
     @property
     def is_shadow_due(self) -> bool:

@@ -144,6 +144,7 @@ def test_what_is_written(rows, tmp_path):
         ("modes=[]", r"modes is \[\]; allowed"),
         ("modes=[eager] target.compile_prefill=true", r"compile_prefill is true, and modes is \['eager'\]; allowed: f"),
         ("modes=[eager,eager]", r"modes is \['eager', 'eager'\]; allowed: each of eager, compiled at most once"),
+        ("engine.compile=false", r"engine.compile is False, and modes decides here; allowed: auto, with modes"),
         ("temperatures=[0,true]", r"temperatures is \[0, True\]; allowed: a list of numbers >= 0"),
         ("temperatures=[-1]", r"temperatures is \[-1\]; allowed: a list of numbers >= 0"),
         ("hugging_face=3", r"hugging_face is 3; allowed"),
